@@ -123,6 +123,11 @@ def _dlogits(logits: Tensor, dloss: Tensor, *given: Any, **params: Any) -> Tenso
     return _backward_op(dloss, logits, *given, out=over, **params)
 
 
+def _refuse_class_weight(ctx: Any) -> None:
+    if ctx.needs_input_grad[3]:
+        raise UnsupportedGradientError(_NAME, "argument 'class_weight' has none")
+
+
 class _Gradients:
     """Of x and weight, where wanted, summed up by chunks: 16-bit parts of the weight's in float32."""
 
@@ -175,8 +180,7 @@ class _Whole(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dloss: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        if ctx.needs_input_grad[3]:
-            raise UnsupportedGradientError(_NAME, "argument 'class_weight' has none")
+        _refuse_class_weight(ctx)
         x, weight, target, lse, class_weight, logits = ctx.saved_tensors
         if ctx.overwritten:
             logits = portable.linear(x, weight)
@@ -228,8 +232,7 @@ class _Reduced(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.needs_input_grad[3]:
-            raise UnsupportedGradientError(_NAME, "argument 'class_weight' has none")
+        _refuse_class_weight(ctx)
         found = [None if each is None else (each * dloss).to(each.dtype) for each in ctx.saved_tensors]
         return *found, None, None, None, None, None, None
 
@@ -261,8 +264,7 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dloss: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        if ctx.needs_input_grad[3]:
-            raise UnsupportedGradientError(_NAME, "argument 'class_weight' has none")
+        _refuse_class_weight(ctx)
         x, weight, target, lse, class_weight = ctx.saved_tensors
         mean = weight_mean(class_weight, ctx.params["label_smoothing"])
         dloss = torch.zeros_like(lse) if dloss is None else dloss

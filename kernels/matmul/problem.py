@@ -57,6 +57,20 @@ class Operand:
         strides = (self.leading, *self.batch)
         return self.alignment >= nbytes and all(stride * self.itemsize % nbytes == 0 for stride in strides)
 
+    def matrices(self, batch: tuple[int, int]) -> tuple[int, int]:
+        """How many distinct matrices a batch of these sizes has, along each dimension."""
+        outer, inner = (size if stride else 1 for size, stride in zip(batch, self.batch, strict=True))
+        return outer, inner
+
+    def copied(self, name: str, batch: tuple[int, int], pitch: int, lines: int) -> Operand:
+        """A copy in the workspace `name`: the distinct matrices one after the other, each of `lines`
+        contiguous lines, `pitch` elements apart."""
+        matrix = pitch * lines
+        outer = matrix * self.matrices(batch)[1] if self.batch[0] else 0
+        inner = matrix if self.batch[1] else 0
+        row, col = (pitch, 1) if self.unit_stride == "col" else (1, pitch)
+        return Operand(name, self.dtype, row, col, (outer, inner), 16)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -99,6 +113,12 @@ class Problem:
     def product(self) -> Problem:
         """The product before the epilogue, with the columns of gate and of up: what tiles are chosen for."""
         return replace(self, N=2 * self.N, gated=False) if self.gated else self
+
+    @property
+    def sides(self) -> tuple[tuple[Operand, int, bool], tuple[Operand, int, bool]]:
+        """a with its rows, b with its columns, and whether either is K-major."""
+        a, b = self.a, self.b
+        return (a, self.M, a.unit_stride == "col"), (b, self.N, b.unit_stride == "row")
 
     def batch_of(self, operand: Operand) -> tuple[int, int]:
         """The batch sizes of one operand: gate and up are two matrices."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import portable
+from portable.kernels.rope import gradient as rope
 
 
 def save(inputs: Mapping[str, Any], outputs: Sequence[Any], params: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -23,18 +24,10 @@ def backward(
     """Those of q, k and their weights from those of the results, which are None where a result has none."""
     q, k, q_weight, k_weight, *angles = saved
     found: dict[str, Any] = dict.fromkeys(needs)
-    given = {
-        name: d
-        for name, d in (("q", dq), ("k", dk))
-        if d is not None and (needs[name] or needs[f"{name}_weight"])
-    }
-    some = next(iter(given.values()), None)
-    if some is None:
-        return found
-    both = [given.get(name, some[:, :, :0]) for name in ("q", "k")]
-    turned = portable.rope_backward(*both, *angles, interleaved=params["interleaved"])
-    for name, x, weight, dy in zip(("q", "k"), (q, k), (q_weight, k_weight), turned, strict=True):
-        if name in given:
-            dx, dweight = portable.rms_norm_backward(dy, x, weight, eps=params["eps"])
+    rotated = {name: needs[name] or needs[f"{name}_weight"] for name in ("q", "k")}
+    turned = rope.backward(angles, params, rotated, dq, dk)
+    for name, x, weight in (("q", q, q_weight), ("k", k, k_weight)):
+        if turned[name] is not None:
+            dx, dweight = portable.rms_norm_backward(turned[name], x, weight, eps=params["eps"])
             found |= {name: dx, f"{name}_weight": dweight}
     return {name: d if needs[name] else None for name, d in found.items()}

@@ -43,16 +43,13 @@ def copied(
     """
     if problem.gated or 0 in (problem.M, problem.N, problem.K):
         return None
-    along_k = problem.a.unit_stride == "col" or problem.b.unit_stride == "row"
-    K = ceil(problem.K, _ELEMENTS) * _ELEMENTS if along_k else problem.K
-    copies = [
-        _Copy(operand, problem.batch, lines, problem.K, K, is_along)
-        for operand, lines, is_along in (
-            (problem.a, problem.M, problem.a.unit_stride == "col"),
-            (problem.b, problem.N, problem.b.unit_stride == "row"),
-        )
+    padded = any(along_k for *_, along_k in problem.sides)
+    K = ceil(problem.K, _ELEMENTS) * _ELEMENTS if padded else problem.K
+    both = [
+        _Copy(operand, problem.batch, lines, along_k, problem.K, K)
+        for operand, lines, along_k in problem.sides
     ]
-    copies = [each for each in copies if each.needed]
+    copies = [each for each in both if each.needed]
     made = {each.operand.tensor: each.made for each in copies}
     a, b = (made.get(each.tensor, each) for each in (problem.a, problem.b))
     product = replace(problem, a=a, b=b, K=K)
@@ -74,9 +71,9 @@ class _Copy:
     operand: Operand
     batch: tuple[int, int]
     lines: int  # rows of a, columns of b
+    along_k: bool
     own_k: int
     k: int
-    along_k: bool
 
     @property
     def needed(self) -> bool:
@@ -89,8 +86,7 @@ class _Copy:
 
     @property
     def counts(self) -> tuple[int, int]:
-        outer, inner = (n if stride else 1 for n, stride in zip(self.batch, self.operand.batch, strict=True))
-        return outer, inner
+        return self.operand.matrices(self.batch)
 
     @property
     def rows(self) -> int:
@@ -113,12 +109,7 @@ class _Copy:
     @property
     def made(self) -> Operand:
         """The operand in its workspace."""
-        leading = self.pitch * _ELEMENTS
-        matrix = self.rows * leading
-        outer = matrix * self.counts[1] if self.operand.batch[0] else 0
-        inner = matrix if self.operand.batch[1] else 0
-        row, col = (leading, 1) if self.operand.unit_stride == "col" else (1, leading)
-        return replace(self.operand, tensor=self.name, row=row, col=col, batch=(outer, inner), alignment=16)
+        return self.operand.copied(self.name, self.batch, self.pitch * _ELEMENTS, self.rows)
 
     @property
     def launch(self) -> Launch:

@@ -29,7 +29,7 @@ def plan_mfma(problem: Problem, call: Call) -> Plan | Rejected:
     not aligned are copied first where that takes less time."""
     device, found = call.device, None
     if unfit(problem) is None and not aligned(problem):
-        found = copied(problem, device, aligned, lambda product: _least_clocks(product, device))
+        found = copied(problem, device, aligned, lambda product: least_clocks(product, device))
     if found is None:
         return _plan(problem, call, MFMA, "matmul_mfma", mfma_tile)
     names = [each.name for each in found.workspaces]
@@ -40,7 +40,8 @@ def plan_mfma(problem: Problem, call: Call) -> Plan | Rejected:
     return Plan((*found.launches, *made.launches), found.workspaces)
 
 
-def _least_clocks(product: Problem, device: Device) -> float:
+def least_clocks(product: Problem, device: Device) -> float:
+    """Those of the best tile of aligned operands, in one part."""
     return min(clocks(tile, product, device)[0] for tile in ALIGNED)
 
 
@@ -87,10 +88,7 @@ def aligned(problem: Problem, copies: Collection[str] = ()) -> bool:
     that are copies, with room behind every line."""
     if problem.K == 0:
         return False
-    for operand, lines, along_k in (
-        (problem.a, problem.M, problem.a.unit_stride == "col"),
-        (problem.b, problem.N, problem.b.unit_stride == "row"),
-    ):
+    for operand, lines, along_k in problem.sides:
         if not operand.aligned_to(16):
             return False
         # A buffer ends at a multiple of 4 bytes, and K-major lines at one of 16: no load is in part zero.

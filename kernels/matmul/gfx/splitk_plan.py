@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from portable import dtypes
-from portable.kernels.matmul.gfx.plan import ALIGNED, MFMA, aligned, launch, row_major, unfit
+from portable.kernels.matmul.gfx.plan import ALIGNED, MFMA, aligned, launch, least_clocks, row_major, unfit
 from portable.kernels.matmul.gfx.tile_cost import Tile, clocks
 from portable.kernels.matmul.launch_args import (
     ACTIVATIONS,
@@ -40,7 +40,6 @@ class Split(NamedTuple):
 def split_of(problem: Problem, device: Device) -> Split | None:
     """The tile and parts of the least estimated clocks (tile_cost.py); None where the product is as fast in
     one part."""
-    whole = min(clocks(tile, problem, device) for tile in ALIGNED)
     splits = (
         Split(tile, ceil(ceil(problem.K, tile.k), parts) * tile.k)
         for tile in ALIGNED
@@ -48,7 +47,7 @@ def split_of(problem: Problem, device: Device) -> Split | None:
     )
     found = [(clocks(split.tile, problem, device, split.k_step), split) for split in splits]
     best = min(found, key=lambda each: each[0], default=None)
-    return best[1] if best is not None and best[0][0] < _WORTH * whole[0] else None
+    return best[1] if best is not None and best[0][0] < _WORTH * least_clocks(problem, device) else None
 
 
 def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:

@@ -92,10 +92,8 @@ class _AlignCopy:
         self.operand = operand
         self.name = f"{operand.tensor}_realigned"
         self.length, self.lines = (cols, rows) if operand.unit_stride == "col" else (rows, cols)
-        batch = problem.batch_of(operand)
-        self.counts = tuple(
-            count if stride else 1 for count, stride in zip(batch, operand.batch, strict=True)
-        )
+        self.batch = problem.batch_of(operand)
+        self.counts = operand.matrices(self.batch)
         self.matrices = math.prod(self.counts)
         self.pitch = ceil(self.length, _PITCH) * _PITCH
         self.elements = self.pitch * self.lines * self.matrices
@@ -106,11 +104,7 @@ class _AlignCopy:
     @property
     def realigned(self) -> Operand:
         """The operand in its workspace."""
-        matrix = self.pitch * self.lines
-        outer = matrix * self.counts[1] if self.operand.batch[0] else 0
-        inner = matrix if self.operand.batch[1] else 0
-        row, col = (self.pitch, 1) if self.operand.unit_stride == "col" else (1, self.pitch)
-        return Operand(self.name, self.operand.dtype, row, col, (outer, inner), 16)
+        return self.operand.copied(self.name, self.batch, self.pitch, self.lines)
 
     def arguments(self, spans: dict[str, int], number: int) -> tuple[tuple[str, Argument], ...]:
         operand = self.operand
