@@ -42,11 +42,12 @@ class Judge:
             name: None if each is None else widened(each, spec.inputs[name].below is not None)
             for name, each in tensors.items()
         }
-        given = dict(zip(spec.params, self._problem.values(), strict=True))
+        given = {**wide, **dict(zip(spec.params, self._problem.values(), strict=True))}
+        facts = {"types": self._problem.signature.types, "axes": self._problem.signature.facts}
         scales = spec.reference.error_scale
-        self._refs = _named(spec, _call(registry.load_entry(spec.reference.entry), {**wide, **given}))
+        self._refs = _named(spec, _call(registry.load_entry(spec.reference.entry), given, facts))
         if scales is not None:
-            self._scales = _named(spec, _call(registry.load_entry(scales), {**wide, **given}))
+            self._scales = _named(spec, _call(registry.load_entry(scales), given, facts))
 
     def wrong(self, outputs: Sequence[Any]) -> str:
         """What is wrong with the outputs and what was written in place, or an empty string."""
@@ -114,8 +115,10 @@ def _integers(tensor: Any) -> Any:
     return tensor.contiguous().view(kinds[tensor.element_size()])
 
 
-def _call(function: Any, given: Mapping[str, Any]) -> Any:
+def _call(function: Any, given: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
+    """A function of a reference file; one that takes `types` or `axes` gets the row of types or the sizes."""
     parameters = inspect.signature(function).parameters
+    given = {**given, **{name: value for name, value in facts.items() if name in parameters}}
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return function(**given)
     return function(**{name: value for name, value in given.items() if name in parameters})

@@ -99,3 +99,26 @@ def test_the_reference_gets_integers_as_they_are_and_integers_must_be_equal(subj
     after[7] += 1
     assert judge.wrong([y, after]) == "after is wrong: 1 of 64 integers differ"
     assert "y is wrong" in judge.wrong([y * 1.001, after])
+
+
+def _tunable() -> list[str]:
+    """Every op, internal ones too, some implementation of which has tunables."""
+    return [op for op in registry.op_folders() if any(each.tunables for each in registry.spec(op).implementations)]
+
+
+@pytest.mark.parametrize("op", _tunable())
+def test_every_op_that_can_be_tuned_has_a_reference_for_the_judge(op, monkeypatch):
+    """Of a small call with elements: the judge accepts what torch computes."""
+    monkeypatch.setenv("PORTABLE_BACKEND", "cpu")
+    _fresh()
+    spec = registry.spec(op)
+    row = problem.type_row(spec, "bfloat16")
+    case = spec.latency_case or next(each for each in spec.cases if all(each.axes.values()))
+    one = problem.of_case(spec, spec.implementations[-1].name, case, row)
+    tensors = one.tensors("cpu", seed=0)
+    judge = accuracy.Judge(one, tensors)
+    with pins.using(**{op: "torch"}):
+        made = dispatcher.op(op)(*tensors.values(), **dict(zip(spec.params, one.values(), strict=True)))
+    several = (made if isinstance(made, tuple) else (made,)) if spec.outputs else ()
+    written = [tensors[name] for name in spec.mutated]
+    assert judge.kind == "float64" and judge.wrong([*several, *written]) == ""
