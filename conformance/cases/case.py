@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from portable.conformance.cases.inputs import LAYOUTS, NAMED_LAYOUTS, NAMED_VALUES, VALUES
-from portable.spec.model import Input, Output, Spec
+from portable.spec.model import Input, Output, Spec, size_of
 
 MODES = ("", "out", "in_place", "grad")
 
@@ -91,7 +91,7 @@ def tensor_shape(
 ) -> tuple[int, ...]:
     """A tensor's shape as the caller sees it, its axis where the axis parameter puts it."""
     axes = dict(shape.axes)
-    own = tuple(axes[dim] if isinstance(dim, str) else dim for dim in tensor.dims)
+    own = tuple(size_of(dim, axes) for dim in tensor.dims)
     full = (*leading, *own) if tensor.leading else own
     name = axis_param(spec)
     if name is not None and tensor.leading and full:

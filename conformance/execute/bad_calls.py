@@ -10,6 +10,7 @@ import torch
 
 from portable import errors
 from portable.conformance.cases.case import axis_param
+from portable.spec.formula import Formula
 from portable.spec.model import Input, Param, Spec
 
 STRANGE_DTYPE = torch.int64
@@ -89,9 +90,7 @@ def _wrong_sizes(
 ) -> Iterator[tuple[int, int]]:
     """Dimensions and sizes that contradict the spec or another input."""
     for place, dim in enumerate(field.dims, tensor.dim() - field.rank):
-        if isinstance(dim, int):
-            yield place, dim + 1
-        elif any(dim in other.dims for other in others):
+        if isinstance(dim, (int, Formula)) or any(dim in other.dims for other in others):
             yield place, tensor.shape[place] + 1
         elif spec.axes[dim].low:
             yield place, spec.axes[dim].low - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +29,7 @@ from portable.conformance.text import number
 from portable.runtime import detect
 from portable.runtime.tensors import random_tensor
 from portable.spec import registry
-from portable.spec.model import Spec
+from portable.spec.model import Spec, size_of
 
 ABOVE_ROOF = 1.10
 """Beyond this share of the measured roof the measurement, or the count of bytes or flops, is wrong: the
@@ -459,7 +460,7 @@ def moved_bytes(case: Case, spec: Spec) -> int:
     for name, shape in input_shapes(spec, case.shape).items():
         total += torch.Size(shape).numel() * DTYPES[case.dtype(spec.inputs[name].dtype)].itemsize
     for output in spec.outputs.values():
-        own = torch.Size([axes[dim] if isinstance(dim, str) else dim for dim in output.dims]).numel()
+        own = math.prod(size_of(dim, axes) for dim in output.dims)
         if output.when not in case.shape.absent:
             total += own * (lead if output.leading else 1) * DTYPES[case.dtype(output.dtype)].itemsize
     return total

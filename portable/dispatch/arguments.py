@@ -18,9 +18,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from portable import errors
+from portable.spec.formula import Formula
+from portable.spec.model import size_of
 
 if TYPE_CHECKING:
-    from portable.spec.model import Param, Spec
+    from portable.spec.model import Input, Param, Spec
 
 MISSING = object()
 _P = ParamSpec("_P")
@@ -252,6 +254,7 @@ def check_shapes(spec: Spec, tensors: Sequence[Any]) -> tuple[dict[str, int], tu
     owner: dict[str, str] = {}
     leading: tuple[int, ...] | None = None
     leader = ""
+    by_formula: list[tuple[Input, tuple[int, ...], Formula, int]] = []
     for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
         if tensor is None:
             continue
@@ -267,6 +270,8 @@ def check_shapes(spec: Spec, tensors: Sequence[Any]) -> tuple[dict[str, int], tu
             if isinstance(axis, int):
                 if size != axis:
                     raise errors.ShapeError(spec.op, field.name, shape, field.shape_text)
+            elif isinstance(axis, Formula):
+                by_formula.append((field, shape, axis, size))
             elif axis not in axes:
                 axes[axis], owner[axis] = size, field.name
                 if size not in spec.axes[axis]:
@@ -291,6 +296,10 @@ def check_shapes(spec: Spec, tensors: Sequence[Any]) -> tuple[dict[str, int], tu
                     shape,
                     f"the leading dimensions {tuple(leading)} of argument {leader!r}",
                 )
+    for field, shape, formula, size in by_formula:
+        if size != (value := size_of(formula, axes)):
+            expected = f"{field.shape_text} with {formula} = {value}"
+            raise errors.ShapeError(spec.op, field.name, shape, expected)
     return axes, leading or ()
 
 
@@ -322,7 +331,7 @@ def bind(spec: Spec, tensors: Sequence[Any]) -> Bound:
         dtype = getattr(torch, types.get(out.dtype, out.dtype))
         shape: tuple[int, ...] = (0,)
         if out.when is None or out.when in present:
-            own = tuple(dim if isinstance(dim, int) else axes[dim] for dim in out.dims)
+            own = tuple(size_of(dim, axes) for dim in out.dims)
             shape = (*leading, *own) if out.leading else own
             if all(type(size) is int for size in shape) and math.prod(shape) * dtype.itemsize >= 2**63:
                 name, first = next((n, t) for n, t in zip(spec.inputs, tensors, strict=True) if t is not None)

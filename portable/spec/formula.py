@@ -15,7 +15,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 from portable.errors import FormulaError, listed, nearest
 
@@ -279,6 +279,7 @@ def _truth(value: Any) -> bool:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    """A number, or a symbolic size of torch.compile's: what has a size's __index__."""
+    if isinstance(value, (int, float, SupportsIndex)) and not isinstance(value, bool):
         return value
     raise TypeError(f"{value!r} is not a number")

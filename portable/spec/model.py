@@ -73,7 +73,7 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor that goes in. `dims` are axis names or fixed sizes, without the leading dimensions;
+    """A tensor that goes in. `dims` are axes, sizes or formulas of axes, without the leading dimensions;
     `dtype` is a type variable or a dtype; an optional input may be None. A tensor that lacks the dimension
     `squeeze` and all leading ones is taken with 1 in its place, and the outputs come without it: torch's
     vectors in a product of matrices.
@@ -87,7 +87,7 @@ class Input:
     """
 
     name: str
-    dims: tuple[str | int, ...]
+    dims: tuple[Dim, ...]
     dtype: str
     leading: bool = False
     layout: Literal["rows", "unit", "matrix", "contiguous", "any"] = "any"
@@ -117,7 +117,7 @@ class Output:
     last are in memory in the order of that input's; else it is contiguous."""
 
     name: str
-    dims: tuple[str | int, ...]
+    dims: tuple[Dim, ...]
     dtype: str
     leading: bool = False
     out: bool = False
@@ -130,7 +130,18 @@ class Output:
         return _shape_text(self.dims, self.leading)
 
 
-def _shape_text(dims: tuple[str | int, ...], leading: bool) -> str:
+Dim = str | int | Formula
+"""One dimension of a shape: an axis, a size, or a formula of axes such as `ceildiv(K, 128)`."""
+
+
+def size_of(dim: Dim, axes: Mapping[str, Any]) -> Any:
+    """The size of a dimension where the axes have these sizes."""
+    if isinstance(dim, Formula):
+        return dim.evaluate(**axes)
+    return axes[dim] if isinstance(dim, str) else dim
+
+
+def _shape_text(dims: tuple[Dim, ...], leading: bool) -> str:
     return "[" + ", ".join((["..."] if leading else []) + [str(dim) for dim in dims]) + "]"
 
 
@@ -363,7 +374,7 @@ class Spec:
     def sizes(self, name: str, case: Case) -> tuple[int, ...]:
         """The shape of one input or output in a case, without its leading dimensions."""
         field = self.inputs[name] if name in self.inputs else self.outputs[name]
-        return tuple(dim if isinstance(dim, int) else case.axes[dim] for dim in field.dims)
+        return tuple(size_of(dim, case.axes) for dim in field.dims)
 
     @cached_property
     def type_variables(self) -> tuple[str, ...]:

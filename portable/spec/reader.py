@@ -18,6 +18,7 @@ from portable.spec.model import (
     Axis,
     Computed,
     Cost,
+    Dim,
     Entry,
     Gradient,
     Input,
@@ -96,9 +97,9 @@ class _Reader(BaseReader):
             raise self.fail(top.line_of("op"), f"the op is {op!r} but its folder is {folder!r}")
         axes = self.axes(top["axes"])
         types = self.types(top)
-        inputs = self.inputs(top["inputs"])
+        inputs = self.inputs(top["inputs"], axes)
         params = self.params(top.get("params", Map(top.line)), inputs)
-        outputs = self.outputs(top, inputs)
+        outputs = self.outputs(top, inputs, axes)
         self.check_mutated(top, inputs)
         self.check_names(top, axes, types, inputs, params, outputs)
         self.check_shapes(top, axes, types, inputs, outputs)
@@ -195,23 +196,25 @@ class _Reader(BaseReader):
             raise self.fail(top.line_of("types"), "an op needs at least one row of types")
         return tuple(rows)
 
-    def shape(self, value: List, what: str) -> tuple[bool, tuple[str | int, ...]]:
+    def shape(self, value: List, what: str, axes: Mapping[str, Axis]) -> tuple[bool, tuple[Dim, ...]]:
         dims = list(value)
         leading = bool(dims) and dims[0] == "..."
         dims = dims[1:] if leading else dims
         for index, dim in enumerate(dims):
             number = isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0
+            line = value.line_of(index + leading)
             if dim == "..." or not (number or isinstance(dim, str)):
-                line = value.line_of(index + leading)
                 raise self.fail(line, f"{what}: {dim!r} is not an axis or a size ('...' may come first)")
+            if isinstance(dim, str) and not dim.isidentifier():
+                dims[index] = self.formula(dim, axes, line)
         return leading, tuple(dims)
 
-    def inputs(self, data: Map) -> dict[str, Input]:
+    def inputs(self, data: Map, axes: Mapping[str, Axis]) -> dict[str, Input]:
         inputs: dict[str, Input] = {}
         for name, item in data.items():
             line = data.line_of(name)
             found = self.keys(item, "input", f"input {name}", line)
-            leading, dims = self.shape(found["shape"], f"input {name}")
+            leading, dims = self.shape(found["shape"], f"input {name}", axes)
             optional = found.get("optional", False)
             if not optional and any(each.optional for each in inputs.values()):
                 raise self.fail(line, f"input {name} is required but follows an optional one; move it up")
@@ -233,7 +236,7 @@ class _Reader(BaseReader):
             raise self.fail(data.line, "an op needs at least one required input")
         return inputs
 
-    def squeezed(self, name: str, dims: tuple[str | int, ...], found: Map) -> str:
+    def squeezed(self, name: str, dims: tuple[Dim, ...], found: Map) -> str:
         """The axis that a tensor of one dimension less lacks."""
         axis = found["squeeze"]
         if axis not in dims:
@@ -269,12 +272,12 @@ class _Reader(BaseReader):
                 )
         return params
 
-    def outputs(self, top: Map, inputs: Mapping[str, Input]) -> dict[str, Output]:
+    def outputs(self, top: Map, inputs: Mapping[str, Input], axes: Mapping[str, Axis]) -> dict[str, Output]:
         outputs: dict[str, Output] = {}
         data = top.get("outputs", Map(top.line))
         for name, item in data.items():
             found = self.keys(item, "output", f"output {name}", data.line_of(name))
-            leading, dims = self.shape(found["shape"], f"output {name}")
+            leading, dims = self.shape(found["shape"], f"output {name}", axes)
             when = found.get("when")
             if when is not None and not (when in inputs and inputs[when].optional):
                 raise self.fail(found.line_of("when"), f"{when!r} is not an optional input")

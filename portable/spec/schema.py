@@ -145,7 +145,12 @@ SPEC = {
 }
 
 INPUT = {
-    "shape": Key("list", 'Axes and sizes; "..." first stands for leading dimensions.', '["...", M, K]', True),
+    "shape": Key(
+        "list",
+        'Axes, sizes, and formulas of axes; "..." first stands for leading dimensions.',
+        '["...", M, "ceildiv(K, 128)"]',
+        True,
+    ),
     "dtype": Key("str", "A type variable of `types`, or a dtype.", "T", True),
     "layout": Key(
         "str",

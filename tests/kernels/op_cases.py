@@ -13,7 +13,7 @@ from torch import Tensor
 from portable.conformance.cases.case import make_shape
 from portable.conformance.judge import reference as oracle
 from portable.spec import registry
-from portable.spec.model import Case, Input, Spec
+from portable.spec.model import Case, Input, Spec, size_of
 
 OPS = tuple(registry.op_folders())
 
@@ -36,7 +36,7 @@ def label(combination: tuple[str, int, int]) -> str:
 
 def shape_of(tensor: Input, case: Case) -> tuple[int, ...]:
     leading = case.leading.get(tensor.name, ()) if tensor.leading else ()
-    return (*leading, *(dim if isinstance(dim, int) else case.axes[dim] for dim in tensor.dims))
+    return (*leading, *(size_of(dim, case.axes) for dim in tensor.dims))
 
 
 def inputs(

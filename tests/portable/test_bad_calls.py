@@ -18,7 +18,7 @@ import portable
 from portable import errors
 from portable.dispatch import dispatcher
 from portable.spec import registry
-from portable.spec.model import Input, Spec
+from portable.spec.model import Input, Spec, size_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 OPS = sorted(registry.op_folders())
@@ -129,7 +129,7 @@ def good_tensors(draw: st.DrawFn, spec: Spec) -> dict[str, Any]:
     def one(field: Input) -> Any:
         if field.optional and draw(st.booleans()):
             return None
-        own = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in field.dims)
+        own = tuple(size_of(dim, sizes) for dim in field.dims)
         dtype = getattr(torch, row.get(field.dtype, field.dtype))
         made = values((*leading, *own) if field.leading else own, dtype)
         return vary(made, draw(st.sampled_from(["plain", "plain", *VARIANTS])))

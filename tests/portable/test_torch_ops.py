@@ -15,6 +15,7 @@ from portable import errors
 from portable.conformance.execute import behaviour
 from portable.dispatch import dispatcher
 from portable.spec import registry
+from portable.spec.model import size_of
 
 OPS = sorted(registry.op_folders())
 PUBLIC = portable.ops()
@@ -36,7 +37,7 @@ def sample(name: str, dtype: torch.dtype = torch.float64, requires_grad: bool = 
             each.requires_grad_(wants and each.is_floating_point())
         return inputs, {}
     for field in spec.inputs.values():
-        shape = [sizes[d] if isinstance(d, str) else d for d in field.dims]
+        shape = [size_of(dim, sizes) for dim in field.dims]
         if field.leading:
             shape = [2, *shape]
         if isinstance(field.below, str):

@@ -103,7 +103,9 @@ def test_the_reference_gets_integers_as_they_are_and_integers_must_be_equal(subj
 
 def _tunable() -> list[str]:
     """Every op, internal ones too, some implementation of which has tunables."""
-    return [op for op in registry.op_folders() if any(each.tunables for each in registry.spec(op).implementations)]
+    return [
+        op for op in registry.op_folders() if any(each.tunables for each in registry.spec(op).implementations)
+    ]
 
 
 @pytest.mark.parametrize("op", _tunable())
