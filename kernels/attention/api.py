@@ -17,6 +17,7 @@ from portable.dispatch.arguments import check_flag, check_tensor, documented
 from portable.errors import DtypeError, OutputError, ParameterError, RankError, ShapeError
 
 _op: Any = dispatcher.op("attention")
+_call = fast_path.by_position(_op)
 Window = int | tuple[int | None, int | None] | None
 
 
@@ -68,18 +69,7 @@ def attention(
         if min(q.dim(), k.dim()) > 1:  # else the op's checks name the rank
             bias = _expanded("attention", "bias", bias, (*q.shape[:-1], k.shape[-2]))
     sinks = cast_sinks(sinks, q)
-    o, lse = _op(
-        q,
-        k,
-        v,
-        bias,
-        sinks,
-        causal=causal,
-        scale=scale,
-        window_left=left,
-        window_right=right,
-        softcap=softcap,
-    )
+    o, lse = _call(q, k, v, bias, sinks, causal, scale, left, right, softcap)
     if out is not None:
         o = _written(out, o, (q, k, v, bias, sinks))
     return (o, lse) if return_lse else o
@@ -128,7 +118,7 @@ def scaled_dot_product_attention(
         check_tensor(name, "attn_mask", attn_mask, "a torch.Tensor or None")
         added = _added(name, attn_mask, query.dtype)
         attn_mask = _expanded(name, "attn_mask", added, (*query.shape[:-1], N))
-    return _op(query, key, value, attn_mask, causal=is_causal, scale=scale, window_right=right)[0]
+    return _call(query, key, value, attn_mask, None, is_causal, scale, None, right, None)[0]
 
 
 def _added(op: str, mask: Tensor, dtype: torch.dtype) -> Tensor:

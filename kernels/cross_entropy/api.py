@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable.dispatch import dispatcher
+from portable.dispatch import dispatcher, fast_path
 from portable.dispatch.arguments import check_flag, check_tensor, documented
 from portable.errors import DtypeError, ParameterError, RankError, ShapeError
 
-_op: Any = dispatcher.op("cross_entropy")
+_call = fast_path.by_position(dispatcher.op("cross_entropy"))
 REDUCTIONS = ("none", "mean", "sum")
 _HINTS = {
     "input": " Here it is logits.",
@@ -69,15 +69,7 @@ def cross_entropy(
     if isinstance(target, Tensor) and target.dtype == torch.int32:
         target = target.long()
     weight = None if weight is None else widened(name, "weight", weight, logits)
-    loss, lse = _op(
-        logits,
-        target,
-        weight,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        softcap=softcap,
-        z_loss=z_loss,
-    )
+    loss, lse = _call(logits, target, weight, ignore_index, label_smoothing, softcap, z_loss)
     loss = reduced(loss, target, weight, ignore_index, reduction)
     return (loss, lse) if return_lse else loss
 

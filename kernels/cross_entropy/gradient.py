@@ -23,7 +23,7 @@ def backward(
 ) -> dict[str, Tensor | None]:  # fmt: skip
     """The gradient of the logits; the target and the weights have none."""
     logits, target, lse, weight = saved
-    dloss = torch.zeros_like(lse) if dloss is None else dloss
+    dloss = torch.zeros_like(lse) if dloss is None else dloss.contiguous()  # of a sum it is one number
     mean = weight_mean(weight, params["label_smoothing"])
     found = portable.cross_entropy_backward(dloss, logits, target, lse, dlse, weight, mean, **params)
     return {"logits": found, "target": None, "weight": None}

@@ -54,16 +54,27 @@ def through_product(
 ) -> dict[str, Tensor | None]:
     """The gradients of x, weight and bias from z's, z = x @ weight.T + bias; the bias', where it is not there
     yet, is summed in at least float32 and rounded once."""
-    rows = math.prod(x.shape[:-1])
-    x2d, dz2d = x.reshape(rows, x.shape[-1]), dz.reshape(rows, dz.shape[-1])
+    x2d, dz2d = _matrix(x), _matrix(dz)
     grads: dict[str, Tensor | None] = {"x": None, "weight": None, "bias": None}
     if needs["x"]:
-        grads["x"] = portable.matmul(dz2d, weight).reshape(x.shape)
+        dx = portable.matmul(dz2d, weight)
+        grads["x"] = dx if x2d is x else dx.reshape(x.shape)
     if needs["weight"]:
         grads["weight"] = portable.matmul(dz2d.mT, x2d)
     if needs["bias"] and dbias is not None:
         grads["bias"] = dbias
     elif needs["bias"] and bias is not None:
-        wide = torch.promote_types(dz.dtype, torch.float32)
-        grads["bias"] = dz2d.sum(0, dtype=wide).to(bias.dtype)
+        grads["bias"] = _sum(dz2d)
     return grads
+
+
+def _sum(rows: Tensor) -> Tensor:
+    """On a GPU torch adds 16-bit numbers in float32 and rounds once by itself."""
+    if rows.is_cuda:
+        return rows.sum(0)
+    return rows.sum(0, dtype=torch.promote_types(rows.dtype, torch.float32)).to(rows.dtype)
+
+
+def _matrix(rows: Tensor) -> Tensor:
+    """The rows in one dimension."""
+    return rows if rows.dim() == 2 else rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])

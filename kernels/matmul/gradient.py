@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import portable
@@ -25,12 +26,16 @@ def backward(
     precision = params["precision"]
     da = db = None
     if needs["a"]:
-        da = portable.matmul(dc, b.mT, precision=precision).sum_to_size(a.shape)
+        da = _summed(portable.matmul(dc, b.mT, precision=precision), a.shape)
     if needs["b"]:
         if b.dim() == 2 and a.dim() > 2:
             # One product over batch and rows together: rounded once, where a product per batch and a
             # sum over the batch would round each partial result.
             rows = math.prod(a.shape[:-1])
             a, dc = a.reshape(rows, a.shape[-1]), dc.reshape(rows, dc.shape[-1])
-        db = portable.matmul(a.mT, dc, precision=precision).sum_to_size(b.shape)
+        db = _summed(portable.matmul(a.mT, dc, precision=precision), b.shape)
     return {"a": da, "b": db}
+
+
+def _summed(grad: Tensor, shape: torch.Size) -> Tensor:
+    return grad if grad.shape == shape else grad.sum_to_size(shape)

@@ -51,12 +51,12 @@ void rms_norm_forward(const T* x, const W* weight, T* y, ADDED_ROWS int64_t rows
 
     Vector<T, VEC> held[CHUNKS];
     load_vectors<true>(held, lane_ptr(x + row * x_stride), 0, count);
+    const Parameters<int, PREFETCH_PARAMETERS> parameters{lane_ptr(weight), nullptr, 0, count};    // before any wait
 #if ADD
     add_rows(held, lane_ptr(residual + row * residual_stride), lane_ptr(new_residual + row * new_residual_stride), 0,
              count);
 #endif
     T* target = lane_ptr(y + row * y_stride);
-    const Parameters<int, PREFETCH_PARAMETERS> parameters{lane_ptr(weight), nullptr, 0, count};
     float sum[1] = {lane_squares(held)};
     rows_ready();
     sum_row(sum, partial);

@@ -50,6 +50,31 @@ class AutogradFormula:
         given = dict(zip(self._spec.inputs, inputs, strict=True))
         return self._module.save(given, output if isinstance(output, tuple) else (output,), params)
 
+    def backward(
+        self, params: Mapping[str, Any], absent: Sequence[str], lookup: Lookup
+    ) -> Callable[..., Any]:
+        """`gradients` as autograd calls it for a plain call, written out for the pins of now, for these
+        parameters and for a call without the inputs `absent`."""
+        inputs, module = list(self._spec.inputs), self._module
+        grads = [f"d{name}" for name in self._spec.outputs]
+        names = {"_held": settings.active_pins(), "_refuse": self._refuse}
+        if isinstance(module, gradient.BackwardOp):
+            statement, by_input = module.source()
+            names["_op"] = fast_path.by_position(lookup(module.op))
+            names |= {f"_param_{name}": value for name, value in params.items()}
+        else:
+            needs = ", ".join(f"{name!r}: _needs_{name}" for name in inputs)
+            given = ", ".join(("_ctx.saved_tensors", "_params", f"{{{needs}}}", *grads))
+            statement = f"_found = _formula.backward({given})"
+            by_input = {name: f"_found.get({name!r})" for name in inputs}
+            names |= {"_formula": module, "_params": params}
+        found = {name: "None" if name in absent else by_input.get(name, "None") for name in inputs}
+        refused = [name for name, field in self._spec.inputs.items() if not field.gradient]
+        return fast_path.backward(grads, statement, found, refused, names)
+
+    def _refuse(self, name: str) -> None:
+        raise UnsupportedGradientError(self._spec.op, f"argument {name!r} has none")
+
     def gradients(
         self,
         saved: Sequence[Any],
@@ -64,7 +89,7 @@ class AutogradFormula:
         """
         for name, field in self._spec.inputs.items():
             if needs[name] and not field.gradient:
-                raise UnsupportedGradientError(self._spec.op, f"argument {name!r} has none")
+                self._refuse(name)
         if pins is settings.active_pins():
             return self._module.backward(saved, params, needs, *grads)
         with settings.restored(pins):  # autograd runs in other threads, outside any `using`
@@ -85,7 +110,7 @@ def autograd_function(
             arguments.check_records_nothing(spec, inputs)
 
         return refuse
-    formula, pins = AutogradFormula(spec), settings.active_pins()
+    formula = AutogradFormula(spec)
     params, names = compiled.params, tuple(spec.inputs)
     instead = formula.forward(params)
     if instead is not None:
@@ -99,30 +124,28 @@ def autograd_function(
         ctx.save_for_backward(*formula.saved(inputs, made, params))
         return made
 
-    def backward(ctx: Any, *grads: Any) -> Any:
-        needs = dict(zip(names, ctx.needs_input_grad, strict=True))
-        found = formula.gradients(ctx.saved_tensors, params, pins, needs, grads)
-        return tuple(found.get(name) if needs[name] else None for name in names)
-
     made = compiled.empty_outputs()
     stand_ins = [t if t is None else t.detach() for t in inputs]  # all different
     results = {id(t): f"_made[{i}]" for i, t in enumerate(made)} if several else {id(made): "_made"}
     by_id = {id(t): name for name, t in zip(names, stand_ins, strict=True)} | results
     by_id[id(None)] = "None"
     saved = [by_id.get(id(each), "") for each in formula.saved(stand_ins, made, params)]
+    absent = [name for name, t in zip(names, inputs, strict=True) if t is None]
     if all(saved):  # nothing but inputs and outputs, as nearly always
-        absent = [name for name, t in zip(names, inputs, strict=True) if t is None]
-        forward = fast_path.forward(names, absent, compiled.single_launch, compiled, saved, several)
-    return _apply(f"portable_{spec.op}", forward, backward)
+        forward = fast_path.forward(names, absent, compiled.from_addresses, compiled, saved, several)
+    return _apply(f"portable_{spec.op}", forward, formula.backward(params, absent, lookup))
 
 
-def _apply(name: str, *methods: Callable[..., Any]) -> Callable[..., Any]:
+def _apply(name: str, forward: Any, backward: Any, *others: Any) -> Callable[..., Any]:
     """What records a call, from `forward`, `backward` and perhaps `jvp`.
 
     It is past Function.apply, whose Python takes 1.5 us and sends a call through all levels of torch.func: a
-    kernel of torch's dispatcher is called for one.
+    kernel of torch's dispatcher is called for one. The engine calls `backward` past a method of torch's that
+    looks for it: 0.4 us.
     """
-    node = type(name, (torch.autograd.Function,), {each.__name__: staticmethod(each) for each in methods})
+    methods = {each.__name__: staticmethod(each) for each in (forward, backward, *others)}
+    node: Any = type(name, (torch.autograd.Function,), methods)
+    node._backward_cls.apply = backward
     function: Any = super(torch.autograd.Function, node)
     return function.apply
 

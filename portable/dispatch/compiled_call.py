@@ -222,7 +222,7 @@ class CompiledCall:
         self._launches: list[build.BoundLaunch] = []
         self._workspaces: list[fast_path.Allocation] = []
         self._function: Callable[..., Any] | None = None
-        self.single_launch: Callable[..., Any] | None = None
+        self.from_addresses: Callable[..., Any] | None = None
         self.autograd: Callable[..., Any] | None = None  # made at first use
         if signature.empty:
             return
@@ -240,9 +240,10 @@ class CompiledCall:
         launches = [each for each in chosen.plan.launches if 0 not in each.grid]
         self._launches = [build.bind(each, slots, tensors, written, backend, device) for each in launches]
         checked = device.emulated or self._mutated  # at each call: by their addresses
-        if self._as_is and len(self._launches) == 1 and not self._workspaces and not checked:
-            self.single_launch = fast_path.single_launch(
-                self._launches[0], len(inputs), self._allocations, backend, device.index
+        if self._as_is and self._launches and not checked:
+            new = self._allocations, self._workspaces
+            self.from_addresses = fast_path.from_addresses(
+                self._launches, len(inputs), *new, backend, device.index
             )
 
     def __call__(self, inputs: Sequence[Any], out: Any = None, addresses: list[int] | None = None) -> Any:

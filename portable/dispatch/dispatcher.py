@@ -133,7 +133,7 @@ class Op:
         """Drop what was prepared: the backend or the op folders have changed."""
         self.plan_cache.clear()
         self.guard_cache.clear()
-        self.last_guard = fast_path.unknown(self.spec)
+        self.following = [fast_path.unknown(self.spec)]
 
     def __repr__(self) -> str:
         return f"<portable.{self.spec.op}{self.__signature__}>"
@@ -204,9 +204,11 @@ class Op:
         guard = fast_path.guard_of(inputs) if out is None else fast_path.no_guard
         wants = out is None and any(t is not None and t.requires_grad for t in inputs)
         autograd = self._autograd_function(compiled, inputs) if wants else None
-        single_launch = compiled.single_launch if out is None else None
+        from_addresses = compiled.from_addresses if out is None else None
         held = pins.active_pins(), *params, *self._unguarded(inputs)
-        entry = guard, *held, autograd, single_launch, compiled
+        following: list[fast_path.Entry] = []
+        entry = guard, *held, following, autograd, from_addresses, compiled
+        following.append(entry)
         return entry if key is None else _remember(self.guard_cache, key, entry)
 
     def autograd_function(self, inputs: Sequence[Any], params: Mapping[str, Any]) -> Callable[..., Any]:

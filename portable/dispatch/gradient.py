@@ -40,10 +40,7 @@ class BackwardOp:
         if grads is None:
             grads = {name: f"d{name}" for name in spec.inputs if f"d{name}" in own.outputs}
         self._grads = {output: name for name, output in grads.items()}
-        self._outputs = tuple(own.outputs)
-        parameters = own.signature.parameters.values()
-        self._positional = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
-        self._keywords = [name for name in own.params if name not in self._positional]
+        self._inputs, self._params, self._outputs = tuple(own.inputs), tuple(own.params), tuple(own.outputs)
         given = {*self._saves, *self._upstream, *spec.params}
         lacking = [name for name in (*own.inputs, *own.params) if name not in given]
         unknown = [name for name in self._grads if name not in own.outputs]
@@ -64,8 +61,7 @@ class BackwardOp:
         """The inputs' gradients by name, None for those that are not needed."""
         given = {**params, **dict(zip(self._saves, saved, strict=True))}
         given.update(zip(self._upstream, grads, strict=True))
-        arguments = [given[name] for name in self._positional]
-        result = getattr(portable, self.op)(*arguments, **{name: given[name] for name in self._keywords})
+        result = getattr(portable, self.op)(**{name: given[name] for name in (*self._inputs, *self._params)})
         several = result if isinstance(result, tuple) else (result,)
         found: dict[str, Any] = dict.fromkeys(self._names)
         for output, tensor in zip(self._outputs, several, strict=True):
@@ -73,3 +69,12 @@ class BackwardOp:
             if name is not None and needs[name]:
                 found[name] = tensor
         return found
+
+    def source(self) -> tuple[str, dict[str, str]]:
+        """`backward` as a statement, and by input the name that its gradient then has. The statement is
+        of `_ctx`, the gradients of the outputs (`dy`), parameters (`_param_eps`) and `_op`, the internal op
+        by position."""
+        given = [*self._inputs, *(f"_param_{name}" for name in self._params)]
+        made = self._outputs[0] if len(self._outputs) == 1 else f"({', '.join(self._outputs)})"
+        saved = f"({', '.join(self._saves)}, ) = _ctx.saved_tensors; " if self._saves else ""
+        return f"{saved}{made} = _op({', '.join(given)})", {name: d for d, name in self._grads.items()}

@@ -380,7 +380,7 @@ def test_a_new_dependency_of_plans_is_in_every_key(guarded, monkeypatch):
         assert len(op.plan_cache) == len(op.guard_cache) == seen
         x.add_(1)  # another version
         if guarded:
-            op.last_guard = fast_path.unknown(op.spec)
+            op.following = [fast_path.unknown(op.spec)]
     norm, w = dispatcher.op("rms_norm"), torch.ones(4)
     for weight in (None, w, None, w):  # an optional input
         torch.testing.assert_close(norm(x, weight=weight), torch.nn.functional.rms_norm(x, (4,), weight))
