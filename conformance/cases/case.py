@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from portable.conformance.cases.inputs import LAYOUTS, NAMED_LAYOUTS, NAMED_VALUES, VALUES
+from portable.conformance.cases.inputs import DTYPES, LAYOUTS, NAMED_LAYOUTS, NAMED_VALUES, VALUES
 from portable.spec.model import Input, Output, Spec, size_of
 
 MODES = ("", "out", "in_place", "grad")
@@ -112,6 +112,11 @@ def input_shapes(spec: Spec, shape: Shape) -> dict[str, tuple[int, ...]]:
     }
 
 
+def params_of(spec: Spec, case: Case) -> dict[str, Any]:
+    """The parameters of a case's call: its own, and those that say a dtype, by its types."""
+    return case.params | {name: DTYPES[dtype] for name, dtype in spec.dtype_params(dict(case.types)).items()}
+
+
 def below(spec: Spec, shape: Shape, name: str) -> int | None:
     """The number that every value of an index input is below; None for any other input."""
     field = spec.inputs.get(name)
@@ -145,12 +150,17 @@ def make_shape(
     absent: Iterable[str] = (),
 ) -> Shape:
     """A Shape in canonical order. `leading` is one shape for every input that has leading dimensions, or
-    one per input by name; parameters that are None are left out."""
+    one per input by name; parameters that are None are left out, and those
+    that say a dtype (`params_of`)."""
     names = [name for name, tensor in spec.inputs.items() if tensor.leading]
     by_input = leading if isinstance(leading, Mapping) else dict.fromkeys(names, tuple(leading))
     ordered = tuple((name, tuple(by_input.get(name, ()))) for name in names)
     gone = tuple(name for name in spec.inputs if name in set(absent))
-    kept = tuple((name, value) for name, value in (params or {}).items() if value is not None)
+    kept = tuple(
+        (name, value)
+        for name, value in (params or {}).items()
+        if value is not None and spec.params[name].type != "dtype"
+    )
     return Shape(tuple((name, axes[name]) for name in spec.axes), ordered, kept, gone)
 
 

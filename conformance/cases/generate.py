@@ -128,7 +128,7 @@ def variant_shapes(spec: Spec) -> list[Shape]:
 
 def required_params(spec: Spec) -> list[dict[str, Any]]:
     """Parameter settings for shapes that are not the spec's own: the settings its cases use."""
-    needed = [param.name for param in spec.params.values() if param.required]
+    needed = [param.name for param in spec.params.values() if param.required and param.type != "dtype"]
     if not needed:
         return [{}]
     found = []

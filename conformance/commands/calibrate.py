@@ -36,7 +36,7 @@ import torch
 
 import portable
 from portable.conformance.cases import inputs
-from portable.conformance.cases.case import Case, Shape, input_shapes, make_shape, types_text
+from portable.conformance.cases.case import Case, Shape, input_shapes, make_shape, params_of, types_text
 from portable.conformance.cases.generate import required_params
 from portable.conformance.execute import device, runner
 from portable.conformance.execute.samples import results, without_effect
@@ -227,7 +227,7 @@ Run = Callable[[Case, Spec, str, Mapping[str, torch.Tensor]], "dict[str, Any]"]
 def pinned(case: Case, spec: Spec, impl: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The op's outputs by name, computed by one implementation."""
     with portable.using(**{spec.op: impl}):
-        result = without_effect(spec, runner.function(spec.op), {**tensors, **case.params})
+        result = without_effect(spec, runner.function(spec.op), {**tensors, **params_of(spec, case)})
     several = result if isinstance(result, (tuple, list)) else (result,)
     return dict(zip((each.name for each in results(spec, tensors)), several, strict=True))
 

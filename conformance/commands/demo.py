@@ -19,7 +19,7 @@ import torch
 
 import portable
 from portable import errors
-from portable.conformance.cases.case import Case, make_shape
+from portable.conformance.cases.case import Case, make_shape, params_of
 from portable.conformance.execute import runner
 from portable.conformance.execute.guards import guarded_memory
 from portable.conformance.judge import reference
@@ -106,7 +106,7 @@ def show(case: Case, device: torch.device, timed: bool = True) -> Row:
     arguments: dict[str, Any] = {
         name: materialized.inputs[name].on(device)[0] if name in materialized.inputs else None
         for name in spec.inputs
-    } | case.params
+    } | params_of(spec, case)
     op = runner.function(case.op)
     explanation = portable.explain(case.op, **arguments)
     with contextlib.nullcontext() if timed else guarded_memory():

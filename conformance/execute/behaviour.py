@@ -42,6 +42,7 @@ from portable.conformance.execute.samples import (
     most_leading,
     of_problems,
     results,
+    said_dtypes,
     same,
     sample,
     shape_of,
@@ -207,7 +208,8 @@ def bad_arguments(call: Call, spec: Spec, device: torch.device) -> str | None:
     """What the spec does not allow is refused with the documented error, before any kernel runs."""
 
     def check(row: Types) -> str | None:
-        good = {**sample(spec, device, lead=5, size=16, types=row), **required_params(spec)[0]}
+        good = sample(spec, device, lead=5, size=16, types=row)
+        good |= required_params(spec)[0] | said_dtypes(spec, good)
         call(good)
         return next(filter(None, (_refused(call, spec, bad) for bad in bad_calls(spec, good))), None)
 
@@ -320,7 +322,7 @@ def caller(spec: Spec, function: Callable[..., Any]) -> Call:
     params = dict(required_params(spec)[0])
 
     def call(tensors: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        arguments = {**params, **tensors}
+        arguments = {**params, **said_dtypes(spec, tensors), **tensors}
         given = {name: value for name, value in arguments.items() if value is not MISSING}
         result = without_effect(spec, function, given)
         return result if isinstance(result, tuple) else (result,)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from portable import errors
-from portable.conformance.cases.case import Case, Shape, make_shape
+from portable.conformance.cases.case import Case, Shape, make_shape, params_of
 from portable.conformance.cases.generate import required_params
 from portable.conformance.execute.guards import guarded_memory
 from portable.conformance.execute.samples import Call, NotApplicable, Types, drawn, in_types, leads
@@ -157,15 +157,14 @@ def _products(spec: Spec, params: dict[str, Any]) -> list[Way]:
 def _at_most(call: Call, spec: Spec, device: torch.device, row: Types, way: Way) -> str | None:
     """The call with a result beyond 2 LARGE, or beyond LARGE where the memory for that lacks."""
     tensors, shape = _small(spec, row, way.shape)
-    expected = reference.answer(
-        Case(spec.op, tuple(row.items()), shape), spec, {n: t for n, t in tensors.items() if t is not None}
-    )
+    case = Case(spec.op, tuple(row.items()), shape)
+    expected = reference.answer(case, spec, {n: t for n, t in tensors.items() if t is not None})
     lacking = ""
     for least in (2 * LARGE, LARGE):
         counts = _copies(way, tensors, expected, least * 9 // 8)
         try:
             _room(spec, device, tensors, expected, counts)
-            return _compared(call, spec, device, {**tensors, **dict(shape.params)}, expected, counts)
+            return _compared(call, spec, device, {**tensors, **params_of(spec, case)}, expected, counts)
         except (torch.OutOfMemoryError, NotApplicable) as error:
             lacking = str(error).splitlines()[0]
         finally:

@@ -15,7 +15,7 @@ import torch
 import portable
 from portable import errors
 from portable.conformance.cases import inputs
-from portable.conformance.cases.case import Case
+from portable.conformance.cases.case import Case, params_of
 from portable.conformance.execute.guards import guarded_memory
 from portable.conformance.execute.result import Result
 from portable.conformance.execute.side_effects import Watch, memory_faults
@@ -89,7 +89,7 @@ def _config(materialized: reference.MaterializedCase, impl: str, device: torch.d
     present = [name for name in materialized.spec.inputs if name in materialized.inputs]
     tensors = {name: materialized.inputs[name].on(device)[0] for name in present}
     with portable.using(**{case.op: impl}):
-        choice = portable.explain(case.op, **tensors, **case.params).choice
+        choice = portable.explain(case.op, **tensors, **params_of(materialized.spec, case)).choice
     if choice is None or choice.config is None or not choice.config.values:
         return ""
     values = ", ".join(f"{name}={value}" for name, value in choice.config.values.items())
@@ -195,7 +195,7 @@ def _call(
 ) -> tuple[dict[str, Any], tuple[torch.Tensor, torch.Tensor] | None]:
     """The op's outputs by name (gradients in a "grad" case), and `out=` with its fenced buffer."""
     case, spec = materialized.case, materialized.spec
-    arguments: dict[str, Any] = {name: tensors.get(name) for name in spec.inputs} | case.params
+    arguments: dict[str, Any] = {name: tensors.get(name) for name in spec.inputs} | params_of(spec, case)
     if case.mode == "grad":
         leaves = {n: t.detach().requires_grad_() for n, t in spec.differentiable(tensors).items()}
         arguments |= leaves

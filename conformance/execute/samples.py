@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from portable import errors
+from portable import dtypes, errors
 from portable.conformance.cases.case import Case, Shape, below, input_shapes, make_shape
 from portable.conformance.cases.generate import required_params
+from portable.conformance.cases.inputs import DTYPES
 from portable.conformance.judge import reference
 from portable.dispatch.arguments import span
 from portable.runtime.tensors import random_tensor
@@ -85,6 +86,13 @@ def without_effect(spec: Spec, function: Callable[..., Any], arguments: Mapping[
     for tensor, before in restored:
         tensor.copy_(before)
     return (*several, *contents)
+
+
+def said_dtypes(spec: Spec, tensors: Mapping[str, Any]) -> dict[str, torch.dtype]:
+    """The parameters that say a dtype, by the first row of types that has these tensors."""
+    given = {name: dtypes.of(t.dtype).name for name, t in tensors.items() if isinstance(t, torch.Tensor)}
+    row = spec.match_types(given) or spec.types[0]
+    return {name: DTYPES[dtype] for name, dtype in spec.dtype_params(row).items()}
 
 
 def results(spec: Spec, tensors: Mapping[str, Any]) -> list[Output]:

@@ -20,7 +20,7 @@ from torch import Tensor
 import portable
 from portable import errors
 from portable.conformance import stats
-from portable.conformance.cases.case import Case, below, input_shapes, leading_size, make_shape
+from portable.conformance.cases.case import Case, below, input_shapes, leading_size, make_shape, params_of
 from portable.conformance.cases.generate import required_params
 from portable.conformance.cases.inputs import DTYPES
 from portable.conformance.execute.runner import function, implementations
@@ -146,7 +146,7 @@ def _bench_case(timed_case: sweep.TimedCase, session: _Session) -> list[Entry]:
     calls, expected = _ours(case, spec, timed_case.impls, sets[0], fails)
     if not calls:
         return []
-    others, reasons = baselines.ready(spec, sets, case.params, expected, timed_case.baselines)
+    others, reasons = baselines.ready(spec, sets, params_of(spec, case), expected, timed_case.baselines)
     del expected
     timed: dict[str, tuple[Call, Sequence[Any]]] = {name: (call, sets) for name, call in calls.items()}
     timed |= {BASELINE + name: (_run, bound) for name, bound in others.items()}
@@ -207,14 +207,15 @@ def _launches(
 ) -> tuple[dict[str, float | None], float | None]:
     """Host microseconds of a small call, per implementation and of torch's own."""
     small = _small_call(case, spec, session.device)
-    key = (case.op, case.types, tuple(case.params.items()), case.shape.absent)
+    params = params_of(spec, case)
+    key = (case.op, case.types, tuple(params.items()), case.shape.absent)
     ours = {
         name: session.launch(
-            (*key, name), functools.partial(_launch_cost, case.op, name, small | case.params, fails)
+            (*key, name), functools.partial(_launch_cost, case.op, name, small | params, fails)
         )
         for name in ran
     }
-    return ours, session.launch(key, functools.partial(_baseline_launch, spec, small, case.params))
+    return ours, session.launch(key, functools.partial(_baseline_launch, spec, small, params))
 
 
 def _ours(
@@ -367,11 +368,11 @@ def _ratio_text(ratio: Mapping[str, float] | None) -> str:
 
 def pinned(case: Case, name: str) -> Call:
     """The op on one implementation, as a call on one buffer set."""
-    op = function(case.op)
+    op, params = function(case.op), params_of(registry.spec(case.op), case)
 
     def call(tensors: Any) -> object:
         with portable.using(**{case.op: name}):
-            return op(**tensors, **case.params)
+            return op(**tensors, **params)
 
     return call
 
@@ -433,6 +434,7 @@ def _small_call(case: Case, spec: Spec, device: torch.device) -> dict[str, torch
 def _facts(case: Case, spec: Spec) -> dict[str, Any]:
     """What the formulas of a cost may name."""
     params = {name: param.default for name, param in spec.params.items()} | case.params
+    params |= spec.dtype_params(dict(case.types))
     here = {"B": leading_size(spec, case.shape), "layout": case.layout}
     return {**dict(case.types), **dict(case.shape.axes), **params, **here}
 

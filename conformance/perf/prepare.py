@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from portable.conformance.cases.case import Case, input_shapes
+from portable.conformance.cases.case import Case, input_shapes, params_of
 from portable.conformance.cases.inputs import DTYPES
 from portable.conformance.execute.runner import implementations, torch_device
 from portable.conformance.perf import baselines, bench, sweep
@@ -41,7 +41,7 @@ def _call_baselines(timed_case: sweep.TimedCase) -> None:
         tensors = bench.made(case, spec, torch_device(), seed=0)
     except Exception:  # the timing raises it again and reports it
         return
-    for name, make in baselines.makers(spec, case.params).items():
+    for name, make in baselines.makers(spec, params_of(spec, case)).items():
         if timed_case.baselines is None or name in timed_case.baselines:
             try:
                 make()(tensors)()
@@ -56,7 +56,8 @@ def _compile(timed_case: sweep.TimedCase, name: str) -> None:
         return
     shapes = input_shapes(spec, case.shape)
     tensors = [_meta(case, spec, each, shapes) for each in spec.inputs]
-    given = [case.params.get(each, param.default) for each, param in spec.params.items()]
+    own = params_of(spec, case)
+    given = [own.get(each, param.default) for each, param in spec.params.items()]
     params = arguments.check_params(spec, given, tensors)
     signature, _ = compiled_call.call_signature(spec, tensors, params, None)
     if signature.empty:

@@ -108,6 +108,7 @@ def call_signature(
         shape = (0,) if absent else ((*leading, *own) if field.leading else own)
         tensors[name] = _info(shape, types.get(field.dtype, field.dtype), True, False)
     params = {name: case.params.get(name, param.default) for name, param in spec.params.items()}
+    params |= spec.dtype_params(types)
     return select.CallSignature(spec, tensors, params, axes, types)
 
 

@@ -224,11 +224,12 @@ def _check_param(spec: Spec, param: Param, value: Any, tensors: Sequence[Any]) -
             expected = f"an int from {-rank} to {rank - 1}, as {param.of!r} has {rank} dimensions"
             raise errors.ParameterError(spec.op, param.name, value, expected)
         return value - rank if value >= 0 else value
-    return value
+    return str(value).removeprefix("torch.") if param.type == "dtype" else value
 
 
-def check_types(spec: Spec, tensors: Sequence[Any]) -> dict[str, str]:
-    """The row of the spec's type table that the tensors' dtypes select. Raises DtypeError."""
+def check_types(spec: Spec, tensors: Sequence[Any], params: Mapping[str, Any]) -> dict[str, str]:
+    """The row of the spec's type table that the tensors' dtypes and the checked parameters select. Raises
+    DtypeError or ParameterError."""
     found: dict[str, tuple[str, str]] = {}
     rows = spec.types
     for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
@@ -245,6 +246,14 @@ def check_types(spec: Spec, tensors: Sequence[Any]) -> dict[str, str]:
             raise errors.DtypeError(spec.op, field.name, got, f"{' or '.join(legal)}{beside}", remedy)
         rows = narrowed
         found[field.dtype] = (field.name, got)
+    for param in spec.params.values():
+        if param.type == "dtype":
+            narrowed = [row for row in rows if row[str(param.of)] == params[param.name]]
+            if not narrowed:
+                legal = " or ".join(dict.fromkeys(f"torch.{row[str(param.of)]}" for row in rows))
+                beside = "".join(f" beside {name!r} of {other}" for name, other in found.values())
+                raise errors.ParameterError(spec.op, param.name, params[param.name], f"{legal}{beside}")
+            rows = narrowed
     return dict(rows[0])
 
 
@@ -320,9 +329,10 @@ def _broadcast(
         raise errors.ShapeError(spec.op, name, shape, expected) from None
 
 
-def bind(spec: Spec, tensors: Sequence[Any]) -> Bound:
-    """Check dtypes and shapes and work out the outputs. `tensors` are in the spec's order, axis moved."""
-    types = check_types(spec, tensors)
+def bind(spec: Spec, tensors: Sequence[Any], params: Mapping[str, Any]) -> Bound:
+    """Check dtypes and shapes and work out the outputs. `tensors` are in the spec's order, axis moved;
+    `params` are checked."""
+    types = check_types(spec, tensors, params)
     axes, leading = check_shapes(spec, tensors)
     sizes = {**axes, "B": math.prod(leading)}
     present = {name for name, tensor in zip(spec.inputs, tensors, strict=True) if tensor is not None}

@@ -166,8 +166,8 @@ def call_signature(
     """A checked call as a signature to the implementations."""
     axis = op_axis(spec, params)
     moved = [axis_last(t, axis, f.leading) for f, t in zip(spec.inputs.values(), inputs, strict=True)]
-    bound = arguments.bind(spec, moved)
     named = dict(zip(spec.params, params, strict=True))
+    bound = arguments.bind(spec, moved, named)
     arguments.check_rules(spec, bound, named, moved)
     if out is not None and spec.out is not None:
         shape, dtype = bound.outputs[spec.out.name]

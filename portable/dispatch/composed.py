@@ -32,7 +32,7 @@ def compute(spec: Spec, inputs: Sequence[Any], params: Mapping[str, Any]) -> tup
     ]
     from portable.spec.model import RoundedReference  # which rounds once itself
 
-    types = [dtype for _, dtype in arguments.bind(spec, given).outputs.values()]
+    types = [dtype for _, dtype in arguments.bind(spec, given, params).outputs.values()]
     last = {name: -1 if spec.params[name].type == "axis" else value for name, value in params.items()}
     entry = _entry(spec)
     function = registry.of_tensors(entry, spec.inputs, last)

@@ -326,8 +326,9 @@ class Op:
             compiled_call.axis_last(t, axis, f.leading)
             for f, t in zip(self.spec.inputs.values(), inputs, strict=True)
         ]
-        bound = arguments.bind(self.spec, moved)
-        arguments.check_rules(self.spec, bound, dict(zip(self.spec.params, params, strict=True)), moved)
+        checked = dict(zip(self.spec.params, params, strict=True))
+        bound = arguments.bind(self.spec, moved, checked)
+        arguments.check_rules(self.spec, bound, checked, moved)
         device = next(t for t in inputs if t is not None).device
         outs = [
             compiled_call.axis_back(

@@ -60,7 +60,7 @@ class CaseReader(BaseReader):
             if name not in sizes:
                 raise self.fail(line, f"the case gives no size for axis {name}")
         for param in self.params.values():
-            if param.required and param.name not in params:
+            if param.required and param.type != "dtype" and param.name not in params:
                 raise self.fail(line, f"the case gives no value for {param.name}, which has no default")
         absent: tuple[str, ...] = ()
         if "absent" in found:

@@ -34,17 +34,19 @@ def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[.
 
     @functools.cache
     def row_and_outputs(
-        given: tuple[torch.dtype | None, ...],
+        given: tuple[torch.dtype | None, ...], said: tuple[str, ...]
     ) -> tuple[Mapping[str, str], tuple[torch.dtype, ...]]:
-        """The row of types for inputs of these, and the types of the outputs."""
+        """The row of types for inputs of these and the types that parameters say, and the outputs' types."""
         present = {name: of for name, of in zip(entry.inputs, given, strict=True) if of is not None}
-        row = _row(entry, present)
+        row = _row(entry, present, dict(zip(entry.dtype_params.values(), said, strict=True)))
         return row, tuple(dtypes.of(row.get(dtype, dtype)).storage for _, dtype, _ in entry.outputs)
 
     def run(*ordered: Any, **named: Any) -> tuple[Any, ...] | Any:
         arguments = {**dict(zip(names, ordered, strict=False)), **named}
         given = {name: arguments.get(name) for name in entry.inputs}
-        row, kinds = row_and_outputs(tuple([None if each is None else each.dtype for each in given.values()]))
+        said = tuple([arguments.pop(name) for name in entry.dtype_params])
+        types = tuple([None if each is None else each.dtype for each in given.values()])
+        row, kinds = row_and_outputs(types, said)
         if "types" in names:
             arguments["types"] = row
         arguments |= {name: widened(name, tensor) for name, tensor in given.items()}
@@ -61,11 +63,12 @@ def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[.
     return run
 
 
-def _row(entry: RoundedReference, given: Mapping[str, Any]) -> Mapping[str, str]:
-    """The row of types of these inputs; the call has been checked, so there is one."""
+def _row(entry: RoundedReference, given: Mapping[str, Any], said: Mapping[str, str]) -> Mapping[str, str]:
+    """The row of types of these inputs and type variables; the call has been checked, so there is one."""
     names = {name: dtypes.of(dtype).name for name, dtype in given.items()}
     return next(
         row
         for row in entry.types
         if all(row.get(entry.inputs[name], entry.inputs[name]) == dtype for name, dtype in names.items())
+        and all(row[variable] == dtype for variable, dtype in said.items())
     )

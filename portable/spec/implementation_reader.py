@@ -158,6 +158,7 @@ class ImplementationReader(BaseReader):
         inputs = {each.name: each.dtype for each in self.inputs.values()}
         return RoundedReference(
             self.reference.file, self.reference.function, inputs=inputs, outputs=outputs, types=self.types,
+            dtype_params={each.name: str(each.of) for each in self.params.values() if each.type == "dtype"},
             indices=tuple(each.name for each in self.inputs.values() if each.below is not None),
         )  # fmt: skip
 

@@ -53,11 +53,12 @@ class Entry:
 @dataclass(frozen=True)
 class RoundedReference(Entry):
     """A reference as an implementation: in float32 (float64 for float64), every output rounded once. Dtypes
-    are type variables or dtypes; an output is its name, its dtype and the input that it needs; `indices` are
-    the inputs that it gets as int64."""
+    are type variables or dtypes; an output is its name, its dtype and the input that it needs; `dtype_params`
+    are parameters with the type variable that each says; `indices` are the inputs that it gets as int64."""
 
     inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
     outputs: tuple[tuple[str, str, str | None], ...] = ()
+    dtype_params: Mapping[str, str] = field(default_factory=dict, hash=False)
     types: tuple[Mapping[str, str], ...] = field(default=(), hash=False)
     indices: tuple[str, ...] = ()
 
@@ -147,10 +148,11 @@ def _shape_text(dims: tuple[Dim, ...], leading: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A number or word that goes in. `of` names the input whose dimension an `axis` counts."""
+    """A number, word or dtype that goes in. `of` names the input whose dimension an `axis` counts, or the
+    type variable whose dtype a `dtype` is: `choices` are then the legal names; a call gives torch's dtype."""
 
     name: str
-    type: Literal["int", "float", "bool", "choice", "axis"]
+    type: Literal["int", "float", "bool", "choice", "axis", "dtype"]
     required: bool = False
     default: Any = None
     choices: tuple[str, ...] = ()
@@ -169,6 +171,8 @@ class Param:
             return isinstance(value, bool)
         if self.type == "choice":
             return isinstance(value, str) and value in self.choices
+        if self.type == "dtype":
+            return str(value).removeprefix("torch.") in self.choices
         number = (int, float) if self.type == "float" else int
         return isinstance(value, number) and not isinstance(value, bool)
 
@@ -180,6 +184,8 @@ class Param:
             return "one of " + ", ".join(words)
         if self.type == "axis":
             return f"a dimension of {self.of}, as an int"
+        if self.type == "dtype":
+            return "one of " + ", ".join(f"torch.{choice}" for choice in self.choices)
         words = {"int": "an int", "float": "a float", "bool": "True or False"}[self.type]
         return words + " or None" * self.nullable
 
@@ -380,6 +386,10 @@ class Spec:
     def type_variables(self) -> tuple[str, ...]:
         return tuple(name for name in self.types[0] if name != "acc")
 
+    def dtype_params(self, types: Mapping[str, str]) -> dict[str, str]:
+        """The parameters of type `dtype` of a call whose row of types is this."""
+        return {each.name: types[str(each.of)] for each in self.params.values() if each.type == "dtype"}
+
     def match_types(self, dtypes: Mapping[str, str]) -> Mapping[str, str] | None:
         """The first row of `types` that agrees with the dtypes of the given inputs (by input name,
         absent ones left out), or None."""
@@ -434,7 +444,7 @@ class Spec:
                     kind += f"({_LETTERS[self.mutated.index(each.name)]}!)"
                 arguments.append(f"{kind}? {each.name}=None" if each.optional else f"{kind} {each.name}")
                 continue
-            kind = {"axis": "int", "choice": "str"}.get(each.type, each.type) + "?" * each.nullable
+            kind = _SCHEMA_TYPES.get(each.type, each.type) + "?" * each.nullable
             default = "" if each.required else f"={_schema_literal(each.default)}"
             arguments.append(f"{kind} {each.name}{default}")
         count = len(self.outputs)
@@ -442,6 +452,7 @@ class Spec:
         return f"{self.op}({', '.join(arguments)}) -> {result}"
 
 
+_SCHEMA_TYPES = {"axis": "int", "choice": "str", "dtype": "ScalarType"}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 

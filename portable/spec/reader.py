@@ -36,7 +36,7 @@ _LEADING = ("same", "broadcast")
 _LAYOUTS = ("rows", "unit", "matrix", "contiguous", "any")
 _AUTOCAST = ("lower", "float32", "widest", "none")
 _ROOFS = ("matrix", "vector")
-_PARAM_TYPES = ("int", "float", "bool", "choice", "axis")
+_PARAM_TYPES = ("int", "float", "bool", "choice", "axis", "dtype")
 _RESERVED = ("B", "acc", "out", "self")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})?")
 BACKWARD = "{}_backward"
@@ -98,11 +98,11 @@ class _Reader(BaseReader):
         axes = self.axes(top["axes"])
         types = self.types(top)
         inputs = self.inputs(top["inputs"], axes)
-        params = self.params(top.get("params", Map(top.line)), inputs)
+        params = self.params(top.get("params", Map(top.line)), inputs, types)
         outputs = self.outputs(top, inputs, axes)
         self.check_mutated(top, inputs)
         self.check_names(top, axes, types, inputs, params, outputs)
-        self.check_shapes(top, axes, types, inputs, outputs)
+        self.check_shapes(top, axes, types, inputs, params, outputs)
         self.check_otherwise(top, inputs, params)
         names = (*axes, "B", *params, *(key for key in types[0] if key != "acc"))
         leading = self.word(top, "leading", _LEADING, "same")
@@ -244,15 +244,17 @@ class _Reader(BaseReader):
             raise self.fail(line, f"input {name}: squeeze {axis!r} is none of its axes {listed(dims)}")
         return axis
 
-    def params(self, data: Map, inputs: Mapping[str, Input]) -> dict[str, Param]:
+    def params(
+        self, data: Map, inputs: Mapping[str, Input], types: tuple[Mapping[str, str], ...]
+    ) -> dict[str, Param]:
         params = {}
         for name, item in data.items():
             line = data.line_of(name)
             found = self.keys(item, "param", f"param {name}", line)
             kind = self.word(found, "type", _PARAM_TYPES)
-            for key, owner in (("choices", "choice"), ("of", "axis")):
-                if (key in found) != (kind == owner):
-                    verb = "needs" if kind == owner else "cannot have"
+            for key, owners in (("choices", ("choice",)), ("of", ("axis", "dtype"))):
+                if (key in found) != (kind in owners):
+                    verb = "needs" if kind in owners else "cannot have"
                     raise self.fail(line, f"param {name} of type {kind} {verb} {key!r}")
             choices: tuple[str, ...] = ()
             if kind == "choice":
@@ -261,6 +263,8 @@ class _Reader(BaseReader):
                 raise self.fail(
                     found.line_of("of"), f"{found['of']!r} is not an input.{nearest(found['of'], inputs)}"
                 )
+            if kind == "dtype":
+                choices = self.dtypes_of(found, types)
             required = "default" not in found
             params[name] = param = Param(
                 name=name, type=kind, required=required, default=found.get("default"), choices=choices,
@@ -271,6 +275,16 @@ class _Reader(BaseReader):
                     found.line_of("default"), f"default {param.default!r} of {name} is not {param.expected}"
                 )
         return params
+
+    def dtypes_of(self, found: Map, types: tuple[Mapping[str, str], ...]) -> tuple[str, ...]:
+        """What a parameter of type `dtype` may be: the dtypes of its type variable."""
+        line, variable = found.line_of("of"), found["of"]
+        variables = [name for name in types[0] if name != "acc"]
+        if variable not in variables:
+            raise self.fail(line, f"{variable!r} is not a type variable.{nearest(variable, variables)}")
+        if "default" in found:
+            raise self.fail(found.line_of("default"), "a param of type dtype has no default")
+        return tuple(dict.fromkeys(row[variable] for row in types))
 
     def outputs(self, top: Map, inputs: Mapping[str, Input], axes: Mapping[str, Axis]) -> dict[str, Output]:
         outputs: dict[str, Output] = {}
@@ -477,6 +491,7 @@ class _Reader(BaseReader):
         axes: Mapping[str, Axis],
         types: tuple[Mapping[str, str], ...],
         inputs: Mapping[str, Input],
+        params: Mapping[str, Param],
         outputs: Mapping[str, Output],
     ) -> None:
         """Shapes and dtypes use what is declared, and a call's required inputs bind every axis."""
@@ -513,6 +528,7 @@ class _Reader(BaseReader):
         ):
             raise self.fail(top.line_of("outputs"), "an output has '...' but no required input has")
         given = {each.dtype for each in inputs.values()} & variables
+        given |= {str(each.of) for each in params.values() if each.type == "dtype"}
         distinct = {tuple(sorted((name, row[name]) for name in given)) for row in types}
         if len(distinct) < len(types):
             raise self.fail(top.line_of("types"), "two rows of types agree in the dtypes of every input")

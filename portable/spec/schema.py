@@ -221,13 +221,22 @@ OUTPUT = {
 
 PARAM = {
     "type": Key(
-        "str", "`int`, `float`, `bool`, `choice` or `axis` (a dimension of a tensor).", "float", True
+        "str",
+        "`int`, `float`, `bool`, `choice`, `axis` (a dimension of a tensor) or `dtype` (the dtype of a type "
+        "variable that no input has, as an output's; it has no default).",
+        "float",
+        True,
     ),
     "default": Key(
         "any", "Its value where the call gives none; without it, the parameter is required.", "1.0e-6"
     ),
     "choices": Key("list", "The legal words of a `choice`.", "[up, down]"),
-    "of": Key("str", "The input whose dimension an `axis` counts; kernels see that axis last.", "x"),
+    "of": Key(
+        "str",
+        "The input whose dimension an `axis` counts; kernels see that axis last. For a `dtype`, the type "
+        "variable.",
+        "x",
+    ),
     "keyword": Key("bool", "Whether it is given by keyword alone.", "true"),
 }
 

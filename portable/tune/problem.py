@@ -167,7 +167,8 @@ def _made(
         if name not in spec.params:
             raise PortableError(f"{spec.op} has no parameter {name!r}; it has {listed(spec.params)}")
     dtypes = {name: row.get(each.dtype, each.dtype) for name, each in spec.inputs.items()}
-    made = Problem(spec.op, implementation, shapes, dtypes, dict(params), tuple(columns))
+    params = {**params, **spec.dtype_params(row)}
+    made = Problem(spec.op, implementation, shapes, dtypes, params, tuple(columns))
     made.imp  # noqa: B018 - raises for an implementation that is not there
     return made
 

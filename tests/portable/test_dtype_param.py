@@ -1,0 +1,119 @@
+"""A parameter that says the dtype of a type variable which no input has, as an output's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import portable
+from portable import errors
+from portable.conformance.cases import generate
+from portable.conformance.execute import runner
+from portable.conformance.judge import reference
+from portable.dispatch import dispatcher, pins
+from portable.runtime import detect
+from portable.spec import registry
+
+SPEC = """\
+schema_version: 1
+op: cast_sum
+summary: y = the sum of each row of x, in the dtype asked for.
+axes: {N: 0..}
+types:
+  - {T: float32, R: float32, acc: float32}
+  - {T: float32, R: bfloat16, acc: float32}
+  - {T: bfloat16, R: bfloat16, acc: float32}
+inputs:
+  x: {shape: ["...", N], dtype: T}
+params:
+  output_dtype: {type: dtype, of: R, keyword: true}
+outputs:
+  y: {shape: ["..."], dtype: R}
+reference: {entry: "reference.py:cast_sum", error_scale: "reference.py:error_scale"}
+tolerance:
+  y: {result_ulp: 0.51, accumulation_ulp: "2 + N"}
+cost: {flops: "B * N", roof: vector}
+cases:
+  - {N: 6, leading: [3]}
+implementations:
+  - {name: torch, run: reference, language: torch}
+"""
+REFERENCE = """
+def cast_sum(x):
+    return x.sum(-1)
+
+def error_scale(x):
+    return {"y": x.square().sum(-1).sqrt()}
+"""
+
+
+def _fresh() -> None:
+    registry.clear_caches()
+    pins.reload()
+    detect.reset()
+    dispatcher.clear_caches()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The op's folder, on the search path."""
+    folder = tmp_path / "ops" / "cast_sum"
+    folder.mkdir(parents=True)
+    (folder / "spec.yaml").write_text(SPEC)
+    (folder / "reference.py").write_text(REFERENCE)
+    monkeypatch.setenv("PORTABLE_KERNEL_PATH", str(tmp_path / "ops"))
+    monkeypatch.setenv("PORTABLE_BACKEND", "cpu")
+    _fresh()
+    yield folder
+    monkeypatch.undo()
+    _fresh()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_output_has_the_dtype_that_a_call_says(folder, dtype):
+    x = torch.arange(12.0).reshape(2, 6)
+    for _ in range(2):  # the second finds the first's plan
+        made = portable.cast_sum(x, output_dtype=dtype)
+        assert made.dtype == dtype and made.tolist() == [15.0, 51.0]
+    assert portable.cast_sum(x.to("meta"), output_dtype=dtype).dtype == dtype
+
+
+def test_a_dtype_that_no_row_has_is_refused_beside_what_was_given(folder):
+    with pytest.raises(errors.ParameterError, match="output_dtype") as caught:
+        portable.cast_sum(torch.ones(2, 6), output_dtype=torch.float16)
+    assert "torch.float32, torch.bfloat16" in str(caught.value)
+    with pytest.raises(errors.ParameterError) as caught:
+        portable.cast_sum(torch.ones(2, 6).bfloat16(), output_dtype=torch.float32)
+    assert "torch.bfloat16 beside 'x' of bfloat16" in str(caught.value)
+    with pytest.raises(errors.ParameterError):
+        portable.cast_sum(torch.ones(2, 6), output_dtype=16)
+    with pytest.raises(errors.PortableError, match="output_dtype"):
+        portable.cast_sum(torch.ones(2, 6))
+
+
+@pytest.mark.slow
+def test_torch_compile_passes_it(folder):
+    compiled = torch.compile(
+        lambda x: portable.cast_sum(x, output_dtype=torch.bfloat16), backend="eager", fullgraph=True
+    )
+    assert compiled(torch.ones(2, 6)).dtype == torch.bfloat16
+
+
+def test_cases_of_each_row_ask_for_its_dtype(folder):
+    spec = registry.spec("cast_sum")
+    cases = generate.cases(spec, "smoke")
+    assert {dict(case.types)["R"] for case in cases} == {"float32", "bfloat16"}
+    results = [
+        runner.run_case(reference.materialize(case, spec), "torch", torch.device("cpu")) for case in cases
+    ]
+    assert {result.state for result in results} <= {"Pass", "NotSupported"}
+    assert {dict(r.case.types)["R"] for r in results if r.state == "Pass"} == {"float32", "bfloat16"}
+
+
+def test_a_default_or_an_unknown_type_variable_is_refused(folder):
+    for wrong, says in (("of: Q", "'Q' is not a type variable"), ("of: R, default: float32", "no default")):
+        (folder / "spec.yaml").write_text(SPEC.replace("of: R", wrong))
+        _fresh()
+        with pytest.raises(errors.SpecError, match=r"spec\.yaml:12") as caught:
+            registry.spec("cast_sum")
+        assert says in str(caught.value)
