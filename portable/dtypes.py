@@ -56,6 +56,25 @@ class DType:
         return 2.0**-self.mantissa
 
     @property
+    def bias(self) -> int:
+        """What is taken from an exponent field: half its range less one, one more in the fnuz types."""
+        return (1 << (self.exponent - 1)) - 1 + self.name.endswith("fnuz")
+
+    @property
+    def largest_code(self) -> int:
+        """The bits of the largest finite number of a type of 8 or 4 bits."""
+        if self.has_infinity:  # the greatest exponent is that of Inf and NaN
+            return ((1 << self.exponent) - 1 << self.mantissa) - 1
+        return (1 << self.bits - self.signed) - 1 - (self.has_nan and not self.name.endswith("fnuz"))
+
+    @property
+    def nan_code(self) -> int | None:
+        """The bits that a conversion makes of NaN, of a type of 8 or 4 bits; None where it has no NaN."""
+        if not self.has_nan:
+            return None
+        return 1 << self.bits - 1 if self.name.endswith("fnuz") else (1 << self.bits - self.signed) - 1
+
+    @property
     def is_float(self) -> bool:
         """Whether an element holds a floating point number that is not packed."""
         return self.kind == "float"

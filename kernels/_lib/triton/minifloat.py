@@ -1,0 +1,55 @@
+"""Floating point types of 8 and 4 bits in Triton: what minifloat.h computes, on any GPU, by any release.
+
+The constants are those of portable.kernels._lib.minifloat.constants.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def encode(
+    x, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LARGEST: tl.constexpr,
+    NAN: tl.constexpr, FNUZ: tl.constexpr,
+):  # fmt: skip
+    """The codes of float32 numbers, as uint8."""
+    DROP: tl.constexpr = 23 - MANTISSA
+    MAGIC: tl.constexpr = (1 - BIAS - MANTISSA + 23 + 127) << 23
+    SMALLEST_NORMAL: tl.constexpr = (1 - BIAS + 127) << 23
+    whole = x.to(tl.int32, bitcast=True)
+    bits = whole & 0x7FFFFFFF
+    below = (bits.to(tl.float32, bitcast=True) + 2.0 ** (1 - BIAS - MANTISSA + 23)).to(
+        tl.int32, bitcast=True
+    ) - MAGIC
+    rounded = (bits + ((1 << (DROP - 1)) - 1) + ((bits >> DROP) & 1)) >> DROP
+    code = tl.where(bits < SMALLEST_NORMAL, below, rounded - ((127 - BIAS) << MANTISSA))
+    # Of a number of the greatest exponent the sum is beyond int32: it is too large in any case.
+    code = tl.where(bits >= 0x7F000000, LARGEST, tl.minimum(code, LARGEST))
+    sign = ((whole >> 31) & 1) << (BITS - 1)
+    code = tl.where(code == 0, 0, code | sign) if FNUZ else code | sign
+    if NAN >= 0:
+        code = tl.where(bits > 0x7F800000, NAN, code)
+    return code.to(tl.uint8)
+
+
+@triton.jit
+def decode(
+    codes, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LARGEST: tl.constexpr,
+    NAN: tl.constexpr, FNUZ: tl.constexpr,
+):  # fmt: skip
+    """The float32 numbers of codes."""
+    SIGN: tl.constexpr = 1 << (BITS - 1)
+    code = codes.to(tl.int32)
+    size = code & (SIGN - 1)
+    normal = ((size << (23 - MANTISSA)) + ((127 - BIAS) << 23)).to(tl.float32, bitcast=True)
+    x = tl.where(size < (1 << MANTISSA), size.to(tl.float32) * 2.0 ** (1 - BIAS - MANTISSA), normal)
+    if NAN >= 0:
+        if FNUZ:
+            x = tl.where(code == NAN, float("nan"), x)
+        else:
+            x = tl.where(size > LARGEST, float("nan"), x)
+            if MANTISSA == 2:
+                x = tl.where(size == LARGEST + 1, float("inf"), x)
+    return tl.where((code & SIGN) != 0, -x, x)
