@@ -159,7 +159,7 @@ def make_shape(
     kept = tuple(
         (name, value)
         for name, value in (params or {}).items()
-        if value is not None and spec.params[name].type != "dtype"
+        if value is not None and not (name in spec.params and spec.params[name].type == "dtype")
     )
     return Shape(tuple((name, axes[name]) for name in spec.axes), ordered, kept, gone)
 
@@ -173,12 +173,12 @@ def op_of(case: str) -> str:
 
 
 def canonical(case: Case, spec: Spec) -> Case:
-    """The case with the first row of types that its present inputs allow: an absent input does not restrict
-    the row."""
+    """The case with the first row of types that its present inputs and its parameters allow: an absent input
+    does not restrict the row."""
     dtypes = {
         name: case.dtype(each.dtype) for name, each in spec.inputs.items() if name not in case.shape.absent
     }
-    row = spec.match_types(dtypes)
+    row = spec.match_types(dtypes | spec.dtype_params(dict(case.types)))
     return case if row is None else replace(case, types=tuple(row.items()))
 
 

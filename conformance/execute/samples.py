@@ -90,7 +90,11 @@ def without_effect(spec: Spec, function: Callable[..., Any], arguments: Mapping[
 
 def said_dtypes(spec: Spec, tensors: Mapping[str, Any]) -> dict[str, torch.dtype]:
     """The parameters that say a dtype, by the first row of types that has these tensors."""
-    given = {name: dtypes.of(t.dtype).name for name, t in tensors.items() if isinstance(t, torch.Tensor)}
+    given = {
+        name: dtypes.of(t.dtype).name
+        for name, t in tensors.items()
+        if name in spec.inputs and isinstance(t, torch.Tensor)
+    }
     row = spec.match_types(given) or spec.types[0]
     return {name: DTYPES[dtype] for name, dtype in spec.dtype_params(row).items()}
 

@@ -391,11 +391,12 @@ class Spec:
         return {each.name: types[str(each.of)] for each in self.params.values() if each.type == "dtype"}
 
     def match_types(self, dtypes: Mapping[str, str]) -> Mapping[str, str] | None:
-        """The first row of `types` that agrees with the dtypes of the given inputs (by input name,
-        absent ones left out), or None."""
+        """The first row of `types` that agrees with the dtypes of the given inputs and of parameters of type
+        `dtype` (by name, absent ones left out), or None."""
+        variables = {each.name: each.dtype for each in self.inputs.values()}
+        variables |= {each.name: str(each.of) for each in self.params.values() if each.type == "dtype"}
         for row in self.types:
-            if all(row.get(self.inputs[name].dtype, self.inputs[name].dtype) == dtype
-                   for name, dtype in dtypes.items()):  # fmt: skip
+            if all(row.get(variables[name], variables[name]) == dtype for name, dtype in dtypes.items()):
                 return row
         return None
 

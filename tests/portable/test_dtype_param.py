@@ -25,6 +25,7 @@ types:
   - {T: bfloat16, R: bfloat16, acc: float32}
 inputs:
   x: {shape: ["...", N], dtype: T}
+  shift: {shape: [1], dtype: R, optional: true}
 params:
   output_dtype: {type: dtype, of: R, keyword: true}
 outputs:
@@ -39,11 +40,11 @@ implementations:
   - {name: torch, run: reference, language: torch}
 """
 REFERENCE = """
-def cast_sum(x):
-    return x.sum(-1)
+def cast_sum(x, shift=None):
+    return x.sum(-1) + (0 if shift is None else shift[0])
 
-def error_scale(x):
-    return {"y": x.square().sum(-1).sqrt()}
+def error_scale(x, shift=None):
+    return {"y": x.square().sum(-1).sqrt() + (0 if shift is None else shift[0].abs())}
 """
 
 
@@ -101,7 +102,11 @@ def test_torch_compile_passes_it(folder):
 
 def test_cases_of_each_row_ask_for_its_dtype(folder):
     spec = registry.spec("cast_sum")
-    cases = generate.cases(spec, "smoke")
+    cases = generate.cases(spec, "core")
+    assert {dict(case.types)["R"] for case in cases if "shift" in case.shape.absent} == {
+        "float32",
+        "bfloat16",
+    }
     assert {dict(case.types)["R"] for case in cases} == {"float32", "bfloat16"}
     results = [
         runner.run_case(reference.materialize(case, spec), "torch", torch.device("cpu")) for case in cases
@@ -114,6 +119,6 @@ def test_a_default_or_an_unknown_type_variable_is_refused(folder):
     for wrong, says in (("of: Q", "'Q' is not a type variable"), ("of: R, default: float32", "no default")):
         (folder / "spec.yaml").write_text(SPEC.replace("of: R", wrong))
         _fresh()
-        with pytest.raises(errors.SpecError, match=r"spec\.yaml:12") as caught:
+        with pytest.raises(errors.SpecError, match=r"spec\.yaml:13") as caught:
             registry.spec("cast_sum")
         assert says in str(caught.value)

@@ -203,7 +203,8 @@ def test_a_rule_may_ask_whether_an_optional_input_is_there(folder):
     spec = load_spec(folder / "spec.yaml")
     for n, s, wrong in ((3, None, False), (4, torch.ones(4), False), (4, None, True)):
         tensors = [torch.ones(2, 4, n), torch.ones(2, 2, n), s]
-        bound, params = arguments.bind(spec, tensors), {"width": None, "scale": None}
+        params = {"width": None, "scale": None}
+        bound = arguments.bind(spec, tensors, params)
         if not wrong:
             arguments.check_rules(spec, bound, params, tensors)
             continue
