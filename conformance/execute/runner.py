@@ -72,6 +72,9 @@ def run_case(materialized: reference.MaterializedCase, impl: str, device: torch.
     op = function(case.op)
     start = time.perf_counter()
     try:
+        own = materialized.spec.implementation(impl)
+        if own is not None:
+            materialized = materialized.on(own, detect.main_backend(), detect.device())
         with portable.using(**{case.op: impl}):
             result = judge_call(materialized, op, device, impl)
         if not result.conforms:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from portable import dtypes
+from portable.backend import Backend
 from portable.conformance.cases import inputs
 from portable.conformance.cases.case import (
     Case,
@@ -24,9 +25,11 @@ from portable.conformance.cases.case import (
 from portable.conformance.judge import order_independent as exact
 from portable.conformance.judge.bound import Tolerance, Verdict, integers, integers_exact, judge, judge_equal
 from portable.conformance.text import NOT_CONTIGUOUS
+from portable.dispatch import select
+from portable.plan import Device
 from portable.runtime.tensors import widened
 from portable.spec import registry
-from portable.spec.model import Input, Output, Spec
+from portable.spec.model import Implementation, Input, Output, Spec
 
 INTEGERS = frozenset({"small_integers", "ties"})
 PRODUCTS = frozenset({"one_hot", "powers_of_two"})
@@ -92,6 +95,18 @@ class MaterializedCase:
     @property
     def sha256(self) -> dict[str, str]:
         return {name: made.sha256 for name, made in self.inputs.items()}
+
+    def on(self, implementation: Implementation, backend: Backend, device: Device) -> MaterializedCase:
+        """The case with the bound that the implementation has on this device, where it has one of its own."""
+        formula = select.accumulation_ulp(implementation, backend, device)
+        if formula is None or self.case.mode == "grad":
+            return self
+        steps = float(formula.evaluate(**_known(self.case, self.spec)))
+        expected = {
+            name: replace(each, tolerance=replace(each.tolerance, accumulation_ulp=steps))
+            for name, each in self.expected.items()
+        }
+        return replace(self, expected=expected)
 
     @property
     def biased_values(self) -> bool:
@@ -203,8 +218,7 @@ def _outputs(
         scales = _named(spec, _call(entry, scale_of or case, spec, wide))
     acc = inputs.DTYPES[dict(case.types)["acc"]]
     exactly = _exactly(case, spec, tensors, refs, acc)
-    known = {**dict(case.types), **dict(case.shape.axes), "B": leading_size(spec, case.shape)}
-    known |= _params(case, spec)
+    known = _known(case, spec)
     expected = {}
     kept = _kept(case, spec, wide, refs)
     for name, output in spec.results.items():
@@ -390,6 +404,12 @@ def _product_gradients(
             steps = float(limits.accumulation_ulp.evaluate(**known))
             found[name] = square.sqrt(), _tolerance(limits.result_ulp, steps, acc)
     return found
+
+
+def _known(case: Case, spec: Spec) -> dict[str, Any]:
+    """What the formulas of a tolerance may name."""
+    sizes = {**dict(case.types), **dict(case.shape.axes), "B": leading_size(spec, case.shape)}
+    return sizes | _params(case, spec)
 
 
 def _params(case: Case, spec: Spec) -> dict[str, Any]:

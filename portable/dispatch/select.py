@@ -15,6 +15,7 @@ from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 from portable.spec import registry
 
 if TYPE_CHECKING:
+    from portable.spec.formula import Formula
     from portable.spec.model import Implementation, Spec
 
 
@@ -87,6 +88,12 @@ def static_reason(implementation: Implementation, backend: Backend, device: Devi
     if patterns and not any(backend.arch_matches(pattern, device.arch) for pattern in patterns):
         return f"needs {' or '.join(patterns)}; this is {device.arch}"
     return None
+
+
+def accumulation_ulp(implementation: Implementation, backend: Backend, device: Device) -> Formula | None:
+    """The bound of its own that an implementation has on a device; None where it is the tolerance's."""
+    bounds = implementation.accumulation_ulp.items()
+    return next((each for arch, each in bounds if backend.arch_matches(arch, device.arch)), None)
 
 
 def _dynamic_reason(implementation: Implementation, signature: CallSignature) -> str | None:

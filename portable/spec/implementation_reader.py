@@ -11,6 +11,7 @@ from typing import Any
 from portable.errors import listed, nearest
 from portable.spec import strict_yaml
 from portable.spec.base import PACKAGE, BaseReader
+from portable.spec.formula import Formula
 from portable.spec.model import Entry, Implementation, Input, Output, Param, Requirement, RoundedReference
 from portable.spec.strict_yaml import List, Map
 
@@ -90,6 +91,7 @@ class ImplementationReader(BaseReader):
             tunables=tunables,
             default=default,
             batch_invariant=found.get("batch_invariant", True),
+            accumulation_ulp=self.accumulation(found, what),
             line=line,
         )
 
@@ -183,6 +185,11 @@ class ImplementationReader(BaseReader):
                 hint = nearest(key, legal) or f" Legal are {listed(legal)}."
                 raise self.fail(line, f"unknown key {key!r} in requires of {what}.{hint}")
         return Requirement(arch, limits, tuple(rules))
+
+    def accumulation(self, found: Map, what: str) -> dict[str, Formula]:
+        """By arch, the bound of its own that the implementation has there."""
+        data = found.get("accumulation_ulp", Map(found.line))
+        return {arch: self.formula(text, self.names, data.line_of(arch)) for arch, text in data.items()}
 
     def tunables(self, found: Map, what: str) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]]:
         tunables: dict[str, tuple[Any, ...]] = {}

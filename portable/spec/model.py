@@ -260,7 +260,8 @@ class Rule:
 @dataclass(frozen=True, slots=True)
 class Implementation:
     """One way to compute the op. A `plan` entry plans launches; a `run` entry takes tensors itself. One that
-    is not `batch_invariant` may round a row differently with other rows beside it."""
+    is not `batch_invariant` may round a row differently with other rows beside it. `accumulation_ulp` is, by
+    arch, in the place of the tolerance's."""
 
     name: str
     entry: Entry
@@ -271,6 +272,7 @@ class Implementation:
     tunables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     default: Mapping[str, Any] = field(default_factory=dict)
     batch_invariant: bool = True
+    accumulation_ulp: Mapping[str, Formula] = field(default_factory=dict)
     line: int = 0
 
 

@@ -362,6 +362,12 @@ IMPLEMENTATION = {
     ),
     "tunables": Key("map", "What `portable tune` may choose, with all legal values.", "{BLOCK_M: [32, 64]}"),
     "default": Key("map", "The config where nothing tuned matches.", "{BLOCK_M: 64}"),
+    "accumulation_ulp": Key(
+        "map",
+        "By arch (a name or pattern), the formula in the place of the tolerance's, for matrix units that "
+        "keep fewer bits of a sum than `acc` has.",
+        '{sm_90a: "20 * 1024"}',
+    ),
     "batch_invariant": Key(
         "bool",
         "False where a row's bits may depend on the other rows; true by default. They may depend on whether"

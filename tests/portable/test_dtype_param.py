@@ -122,3 +122,21 @@ def test_a_default_or_an_unknown_type_variable_is_refused(folder):
         with pytest.raises(errors.SpecError, match=r"spec\.yaml:13") as caught:
             registry.spec("cast_sum")
         assert says in str(caught.value)
+
+
+def test_an_implementation_may_have_a_bound_of_its_own_on_an_arch(folder):
+    """As for matrix units that keep fewer bits: on that GPU alone, and not for another implementation."""
+    text = (folder / "spec.yaml").read_text()
+    loose = text.replace(
+        "run: reference, language: torch}",
+        'run: reference, language: torch, accumulation_ulp: {cpu: "1 + N"}}',
+    )
+    for arch, wide in (("*", True), ("gfx*", False)):
+        (folder / "spec.yaml").write_text(loose.replace("{cpu:", f'{{"{arch}":'))
+        _fresh()
+        spec = registry.spec("cast_sum")
+        case = next(each for each in generate.cases(spec, "smoke") if dict(each.shape.axes)["N"] == 6)
+        materialized = reference.materialize(case, spec)
+        own = materialized.on(spec.implementations[0], detect.main_backend(), detect.device())
+        assert materialized.expected["y"].tolerance.accumulation_ulp == 8
+        assert own.expected["y"].tolerance.accumulation_ulp == (7 if wide else 8)
