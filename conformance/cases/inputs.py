@@ -178,6 +178,17 @@ def _mask(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.n
     return np.where((hidden | (kind == 1)[:, None]) & (kind != 0)[:, None], -np.inf, 0.0).ravel()
 
 
+def _positive(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Scales: numbers with full mantissas from 1/2 to 2."""
+    count = _count(shape)
+    return np.ldexp(1.0 + bits.uniform(count), -bits.below(2, count))
+
+
+def _powers(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Scales that are 1, 2, 4 or 8: they keep sums of integers exact, and tell places from each other."""
+    return np.ldexp(1.0, bits.below(4, _count(shape)))
+
+
 def _last_nan(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
     """N(0, 1); the last element of every second row of the first tensor is NaN."""
     values = bits.normal(_count(shape)).reshape(_rows(shape))
@@ -306,7 +317,7 @@ NAMED_VALUES: dict[str, Maker] = {
 }
 """Value classes that cases of regressions.txt name; they are combined with nothing."""
 
-OWN_VALUES: dict[str, Maker] = {"mask": _mask}
+OWN_VALUES: dict[str, Maker] = {"mask": _mask, "positive": _positive, "powers": _powers}
 """Values that a spec may name for one input; no value class of cases."""
 
 LAYOUTS = ("contiguous", "transposed", "padded", "sliced", "expanded", "offset", "mixed")
@@ -381,6 +392,8 @@ def make(
         data = data.astype(np.float32)
     if mantissa is not None and dtype == "float32":
         data = round_mantissa(data, mantissa)
+    if kind.bits < 16 and not kind.has_infinity:  # torch makes NaN of Inf, or the largest number, by release
+        data = np.clip(data, -torch.finfo(DTYPES[dtype]).max, torch.finfo(DTYPES[dtype]).max)
     logical = torch.from_numpy(np.ascontiguousarray(data)).to(DTYPES[dtype]).reshape(distinct)
     return _input(name, logical, shape, layout, repeated)
 

@@ -129,7 +129,8 @@ def materialize(case: Case, spec: Spec) -> MaterializedCase:
     mantissa = TF32_BITS if representable(case) else None
     for position, (name, shape) in enumerate(input_shapes(spec, case.shape).items()):
         field = spec.inputs[name]
-        values = "normal" if field.derived else field.values.get(case.values, case.values)
+        own = field.values.get(case.values, field.values.get("others", case.values))
+        values = "normal" if field.derived else own
         layout = _layout(case, field)
         made[name] = inputs.make(
             *(case.id, name, shape, case.dtype(field.dtype), values, layout, position, mantissa),

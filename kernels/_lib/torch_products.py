@@ -21,3 +21,21 @@ def wide_sums(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         setattr(setting, name, before)
+
+
+@contextmanager
+def float32_products(device: torch.device, precision: str = "ieee") -> Iterator[None]:
+    """float32 products of the given precision, "ieee" or "tf32", whatever the process's setting of torch."""
+    cpu = device.type == "cpu"
+    backends = torch.backends
+    setting = backends.mkldnn.matmul if cpu else backends.cuda.matmul  # pyright: ignore[reportAttributeAccessIssue]
+    wanted = "tf32" if precision == "tf32" and not cpu else "ieee"
+    before = setting.fp32_precision
+    if before == wanted or (before == "none" and wanted == "ieee"):
+        yield
+        return
+    setting.fp32_precision = wanted
+    try:
+        yield
+    finally:
+        setting.fp32_precision = before

@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
-from portable.kernels._lib.torch_products import wide_sums
-
-
-@contextmanager
-def _float32_products(device: torch.device, precision: str) -> Iterator[None]:
-    """float32 products of the given precision, whatever the process's global setting of torch."""
-    cpu = device.type == "cpu"
-    backends = torch.backends
-    setting = backends.mkldnn.matmul if cpu else backends.cuda.matmul  # pyright: ignore[reportAttributeAccessIssue]
-    wanted = "tf32" if precision == "tf32" and not cpu else "ieee"
-    before = setting.fp32_precision
-    if before == wanted or (before == "none" and wanted == "ieee"):
-        yield
-        return
-    setting.fp32_precision = wanted
-    try:
-        yield
-    finally:
-        setting.fp32_precision = before
+from portable.kernels._lib.torch_products import float32_products, wide_sums
 
 
 def matmul(a: Tensor, b: Tensor, *, precision: str = "ieee") -> Tensor:
@@ -39,5 +18,5 @@ def matmul(a: Tensor, b: Tensor, *, precision: str = "ieee") -> Tensor:
             return torch.matmul(a, b)
     if a.dtype != torch.float32:
         return torch.matmul(a, b)
-    with _float32_products(a.device, precision):
+    with float32_products(a.device, precision):
         return torch.matmul(a, b)

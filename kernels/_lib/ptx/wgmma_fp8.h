@@ -1,0 +1,29 @@
+// Hopper's warpgroup matrix instructions (wgmma) of fp8 operands, both K-major, and float32 accumulators, which keep 13
+// bits below the greatest of the products that an instruction adds (docs/notes/scaled_mm.md). Needs sm_90a,
+// -DA_ELEMENT=e4m3|e5m2 and -DB_ELEMENT.
+#pragma once
+
+#include "wgmma.h"
+
+#define WGMMA_FP8(N, COUNT, A, B, P)                                                                        \
+    template <> struct WgmmaFp8<N> {                                                                       \
+        static DEVICE void run(float* d, uint64_t a, uint64_t b, int accumulate) {                         \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                  \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." STRING(A_ELEMENT) "."           \
+                         STRING(B_ELEMENT) " {" WGMMA_NAMES_##COUNT "}, %" #A ", %" #B ", p, 1, 1;\n}"     \
+                         : WGMMA_SUMS_##COUNT(d)                                                           \
+                         : "l"(a), "l"(b), "r"(accumulate));                                               \
+        }                                                                                                  \
+    }
+// d (64 x N, float32) = a (64 x 32) @ b (32 x N), plus d where `accumulate`; both operands by descriptor.
+template <int N> struct WgmmaFp8;
+WGMMA_FP8(8, 4, 4, 5, 6);
+WGMMA_FP8(16, 8, 8, 9, 10);
+WGMMA_FP8(32, 16, 16, 17, 18);
+WGMMA_FP8(64, 32, 32, 33, 34);
+WGMMA_FP8(96, 48, 48, 49, 50);
+WGMMA_FP8(128, 64, 64, 65, 66);
+WGMMA_FP8(160, 80, 80, 81, 82);
+WGMMA_FP8(192, 96, 96, 97, 98);
+WGMMA_FP8(224, 112, 112, 113, 114);
+WGMMA_FP8(256, 128, 128, 129, 130);

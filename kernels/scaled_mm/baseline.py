@@ -1,0 +1,36 @@
+"""What a user of torch alone would call: the baselines of scaled_mm's throughput."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from portable import dtypes
+
+
+def scaled_mm(
+    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    *, output_dtype: Any, use_fast_accum: bool = False,
+) -> Tensor:  # fmt: skip
+    """torch._scaled_mm, which on a GPU takes a row-major a, a column-major b, and K and N that are multiples
+    of 16; it raises for others."""
+    return torch._scaled_mm(
+        mat_a, mat_b, scale_a, scale_b, bias,
+        out_dtype=dtypes.of(output_dtype).storage, use_fast_accum=use_fast_accum,
+    )  # fmt: skip
+
+
+def scaled_mm_block(
+    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    *, output_dtype: Any, use_fast_accum: bool = False,
+) -> Tensor:  # fmt: skip
+    """torch.nn.functional.scaled_mm of torch 2.10 on, which takes these scales on Hopper alone: scale_a with
+    stride 1 along M; scale_b with stride 1 along K, of a multiple of 4 blocks along K."""
+    kinds = F.ScalingType
+    return F.scaled_mm(
+        mat_a, mat_b, scale_a, kinds.BlockWise1x128, scale_b, kinds.BlockWise128x128,
+        bias=bias, output_dtype=dtypes.of(output_dtype).storage, use_fast_accum=use_fast_accum,
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""The plan of wgmma.cu: fp8 products with their scales on Hopper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from portable import dtypes
+from portable.kernels.matmul.launch_args import GROUP_M, MAX_EXTENT, MAX_TILES, ceil
+from portable.layout import TensorInfo
+from portable.plan import (
+    Argument,
+    Call,
+    Device,
+    Launch,
+    NativeKernel,
+    Plan,
+    Pointer,
+    Rejected,
+    Scalar,
+    TensorMap,
+)
+
+_SOURCE = Path(__file__).with_name("wgmma.cu")
+_CONSUMERS = 2
+_ELEMENTS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+_STAGE_BUFFERS = 32768  # of c, on its way
+# Clocks of a multiprocessor: bytes of shared memory that arrive, and products, in one.
+_BYTES, _PRODUCTS = 60, 4096
+_EPILOGUE = 2500  # clocks of a tile, beyond its products
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """`m_blocks` blocks of 64 rows a consumer, and `n` columns; `cluster` tiles share b's load."""
+
+    m_blocks: int
+    n: int
+    stages: int
+    cluster: int
+
+    @property
+    def m(self) -> int:
+        return _CONSUMERS * self.m_blocks * 64
+
+    @property
+    def stage(self) -> int:
+        """Bytes of 128 k of both operands."""
+        return (self.m + self.n) * 128
+
+    def shared(self, wide: bool) -> int:
+        return 1024 + self.stages * (self.stage + 16) + (0 if wide else _STAGE_BUFFERS)
+
+
+def _tiles(fast: bool, block: bool) -> Iterator[_Tile]:
+    """Those whose accumulators fit a consumer's registers: promotion takes another 64 rows of them."""
+    shapes = [(2, 128), (1, 128), (1, 64)]
+    shapes += [] if block else [(1, 192)]
+    shapes += [(1, 256)] if fast else []
+    for m_blocks, n in shapes:
+        for cluster in (2, 1):
+            deepest = (232448 - 1024 - _STAGE_BUFFERS) // ((m_blocks * 128 + n) * 128 + 16)
+            yield _Tile(m_blocks, n, min(deepest, 8), cluster)
+
+
+def _cost(tile: _Tile, m: int, n: int, k: int, device: Device) -> float:
+    """Clocks of the waves of a product."""
+    across = ceil(ceil(m, tile.m), tile.cluster) * ceil(n, tile.n)
+    waves = ceil(across, device.multiprocessors // tile.cluster)
+    step = max(tile.stage / _BYTES, tile.m * tile.n * 128 / _PRODUCTS)
+    return waves * (ceil(k, 128) * step + _EPILOGUE * tile.m_blocks * tile.n / 256)
+
+
+def rows(call: Call) -> Plan | Rejected:
+    """scaled_mm: a scale for each row of a and each column of b."""
+    return _plan(call, block=False, fast=bool(call.params["use_fast_accum"]))
+
+
+def blocks(call: Call) -> Plan | Rejected:
+    """scaled_mm_block: a scale for 128 k of each row of a, and for 128 k and 128 columns of b."""
+    return _plan(call, block=True, fast=False)
+
+
+def _plan(call: Call, block: bool, fast: bool) -> Plan | Rejected:
+    a, b, c = call["mat_a"], call["mat_b"], call["c"]
+    (m, k), n = a.shape, b.shape[1]
+    if k == 0:
+        return Rejected("K = 0: nothing to load")
+    if max(m, n, k) > MAX_EXTENT:
+        return Rejected(f"M, N and K must be at most {MAX_EXTENT}")
+    for name, tensor, lines, along in (("mat_a", a, 0, 1), ("mat_b", b, 1, 0)):
+        if (reason := _unfit(name, tensor, lines, along)) is not None:
+            return reason
+    tile = _chosen(call, m, n, k, block, fast)
+    if isinstance(tile, Rejected):
+        return tile
+    wide = c.dtype == "float32"
+    by_tma = not wide and c.alignment >= 16 and c.strides[0] * 2 % 16 == 0
+    kernel = NativeKernel(
+        _SOURCE,
+        "scaled_mm_wgmma",
+        threads=(_CONSUMERS + 1) * 128,
+        defines=(
+            ("A_ELEMENT", _ELEMENTS[a.dtype]),
+            ("B_ELEMENT", _ELEMENTS[b.dtype]),
+            ("OUTPUT", dtypes.of(c.dtype).c),
+            ("WIDE_OUTPUT", int(wide)),
+            ("M_BLOCKS", tile.m_blocks),
+            ("TILE_N", tile.n),
+            ("STAGES", tile.stages),
+            ("CLUSTER", tile.cluster),
+            ("GROUP_M", GROUP_M),
+            ("BLOCK_SCALES", int(block)),
+            ("FAST_ACCUM", int(fast)),
+            ("HAS_BIAS", int(call.has("bias"))),
+            ("C_TMA", int(by_tma)),
+            ("C_CONTIGUOUS", 1),
+        ),
+        shared=tile.shared(wide),
+        pdl=True,
+    )
+    tiles = ceil(ceil(m, tile.m), tile.cluster) * ceil(n, tile.n)
+    if tiles > MAX_TILES:
+        return Rejected(f"{tiles} tiles exceed {MAX_TILES}")
+    maps: list[tuple[str, Argument]] = [
+        ("map_a", _map("mat_a", a.dtype, k, m, a.strides[0], tile.m)),
+        ("map_b", _map("mat_b", b.dtype, k, n, b.strides[1], tile.n // tile.cluster)),
+    ]
+    if by_tma:
+        steps = (c.strides[0] * 2,) * 3
+        maps.append(("map_c", TensorMap("c", c.dtype, (n, m, 1, 1), steps, (64, 64, 1, 1))))
+    scale_a, scale_b = call["scale_a"], call["scale_b"]
+    integers = {"m": m, "n": n, "k": k, "tiles": tiles}
+    strides = {
+        "c_row": c.strides[0],
+        "c_col": c.strides[1],
+        "scale_a_row": scale_a.strides[0],
+        "scale_a_k": scale_a.strides[1],
+        "scale_b_k": scale_b.strides[0],
+        "scale_b_col": scale_b.strides[1],
+    }
+    args: tuple[tuple[str, Argument], ...] = (
+        *maps,
+        ("scale_a", Pointer("scale_a")),
+        ("scale_b", Pointer("scale_b")),
+        ("bias", Pointer("bias") if call.has("bias") else Scalar("i64", 0)),
+        ("c", Pointer("c", c.alignment >= 16)),
+        *((name, Scalar("i32", value)) for name, value in integers.items()),
+        *((name, Scalar("i64", value)) for name, value in strides.items()),
+    )
+    clusters = min(tiles, call.device.multiprocessors // tile.cluster)
+    return Plan((Launch(kernel, (clusters * tile.cluster, 1, 1), args),))
+
+
+def _chosen(call: Call, m: int, n: int, k: int, block: bool, fast: bool) -> _Tile | Rejected:
+    """The tile of a config, or the one of the least cost."""
+    found = list(_tiles(fast, block))
+    config = call.config
+    asked = {"M_BLOCKS": "m_blocks", "TILE_N": "n", "CLUSTER": "cluster"}
+    for key, name in asked.items():
+        if key in config:
+            found = [tile for tile in found if getattr(tile, name) == config[key]]
+    if not found:
+        return Rejected("the config's tile does not fit the registers of this product")
+    return min(found, key=lambda tile: _cost(tile, m, n, k, call.device))
+
+
+def _unfit(name: str, tensor: TensorInfo, lines: int, along: int) -> Rejected | None:
+    """Why TMA cannot load the operand, whose lines lie along K, or None where it can."""
+    if tensor.dtype not in _ELEMENTS:
+        return Rejected(f"{name} is {tensor.dtype}; Hopper multiplies float8_e4m3fn and float8_e5m2")
+    if tensor.shape[along] > 1 and tensor.strides[along] != 1:
+        return Rejected(f"wgmma reads fp8 along K; {name} does not lie along it")
+    if tensor.alignment < 16 or (tensor.shape[lines] > 1 and tensor.strides[lines] % 16):
+        return Rejected(f"TMA needs 16-byte aligned rows and columns; those of {name} are not")
+    if tensor.shape[lines] > 1 and tensor.strides[lines] < tensor.shape[along]:
+        return Rejected(f"TMA needs rows that do not overlap; those of {name} do")
+    return None
+
+
+def _map(tensor: str, dtype: str, k: int, lines: int, step: int, box: int) -> TensorMap:
+    """Boxes of 128 k and `box` lines."""
+    step = max(step, ceil(k, 16) * 16) if lines == 1 else step
+    return TensorMap(tensor, dtype, (k, lines, 1, 1), (step,) * 3, (128, box, 1, 1))
