@@ -10,8 +10,8 @@
 // it is multiplied by its scales there. While one consumer adds, the other's products run. FAST_ACCUM sums all of K in
 // the matrix unit.
 //
-// Defines: A_ELEMENT, B_ELEMENT (e4m3, e5m2); OUTPUT (bf16, f16, f32); M_BLOCKS (1, 2), TILE_N (multiples of 64; 128
-// with BLOCK_SCALES), STAGES, CLUSTER (1, 2), GROUP_M; BLOCK_SCALES (a scale for each row and 128 k of a and for each
+// Defines: A_ELEMENT, B_ELEMENT (e4m3, e5m2); OUTPUT (bf16, f16, f32); M_BLOCKS (1, 2), TILE_N (multiples of 64; 64 or
+// 128 with BLOCK_SCALES), STAGES, CLUSTER (1, 2), GROUP_M; BLOCK_SCALES (a scale for each row and 128 k of a and for each
 // 128 k and 128 columns of b; else for each row and column), FAST_ACCUM (not with BLOCK_SCALES), HAS_BIAS; C_TMA: TMA
 // stores c, of 16 bits with 16-byte aligned rows; WIDE_OUTPUT (c is float32); C_CONTIGUOUS (c's rows are).
 #define C_COL_MAJOR 0
@@ -37,7 +37,7 @@ constexpr int A_BYTES = TILE_M * 128, B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int C_BYTES = WIDE_OUTPUT ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES;
 constexpr int SUMS = TILE_N / 2;  // a thread's accumulators of 64 rows
-static_assert(!BLOCK_SCALES || (TILE_N == 128 && !FAST_ACCUM), "one scale of b for a tile's 128 k");
+static_assert(!BLOCK_SCALES || (128 % TILE_N == 0 && !FAST_ACCUM), "one scale of b for a tile's 128 k");
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
     using Pipeline::Pipeline;
@@ -209,8 +209,8 @@ DEVICE void store_wide(T* c, const float* sums, int row, int col, const float (&
 DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, const TensorMap* map_c, T* c, const T* bias,
                           const Scales& scales, const Sizes& s, uint32_t tiles) {
     const int consumer = thread_x() / 128, lane = thread_x() % 32;
-    const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
-    int buffer = 0;
+    [[maybe_unused]] const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
+    [[maybe_unused]] int buffer = 0;
     grid_dependency_wait();
     for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
         const Tile tile = tile_of(index, s);
