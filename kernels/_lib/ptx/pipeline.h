@@ -44,10 +44,10 @@ template <int COUNT, int BYTES, bool ALTERNATING = false> struct Pipeline : Pipe
 
     DEVICE Pipeline(uint32_t base, uint32_t barriers) : base(base), barriers(barriers) {}
 
-    // By one thread. `consumers` arrivals make a stage empty.
-    DEVICE void init(int consumers) const {
+    // By one thread. `consumers` arrivals make a stage empty, `producers` and their copies make it full.
+    DEVICE void init(int consumers, int producers = 1) const {
         for (int i = 0; i < COUNT; ++i) {
-            mbarrier_init(barriers + i * BARRIER_STRIDE, 1);
+            mbarrier_init(barriers + i * BARRIER_STRIDE, producers);
             mbarrier_init(barriers + EMPTY_OFFSET + i * BARRIER_STRIDE, consumers);
         }
     }

@@ -2,22 +2,24 @@
 // column-major (both K-major), with 16-byte aligned lines.
 //
 // Persistent and warp-specialised, as matmul's wgmma.cu: a producer thread keeps STAGES stages filled by TMA, with 128 k
-// of each operand; two consumer warpgroups compute M_BLOCKS blocks of 64 rows each of a tile. With CLUSTER 2, two tiles
-// that follow one another along M share b's: each block loads half of it and multicasts it to both.
+// of each operand; each of CONSUMER_WARPGROUPS warpgroups computes 64 rows of a tile.
 //
 // Promotion: wgmma adds fp8 products with 13 bits below the greatest, cut off, so that long sums drift towards zero. A
 // block of 128 k is therefore summed by itself, and added to float32 accumulators by the CUDA cores; with BLOCK_SCALES
-// it is multiplied by its scales there. While one consumer adds, the other's products run. FAST_ACCUM sums all of K in
-// the matrix unit.
+// it is multiplied by its scales there. With SUM_BUFFERS 2 a consumer's next products run meanwhile. FAST_ACCUM sums
+// all of K in the matrix unit.
 //
-// Defines: A_ELEMENT, B_ELEMENT (e4m3, e5m2); OUTPUT (bf16, f16, f32); M_BLOCKS (1, 2), TILE_N (multiples of 64; 64 or
-// 128 with BLOCK_SCALES), STAGES, CLUSTER (1, 2), GROUP_M; BLOCK_SCALES (a scale for each row and 128 k of a and for each
-// 128 k and 128 columns of b; else for each row and column), FAST_ACCUM (not with BLOCK_SCALES), HAS_BIAS; C_TMA: TMA
-// stores c, of 16 bits with 16-byte aligned rows; WIDE_OUTPUT (c is float32); C_CONTIGUOUS (c's rows are).
+// Scales of blocks come through the stages too, copied one by one by a warp beside the producer thread: as a thread's
+// own loads they were not there in time (2026-11-26, 64x7168x16384: 43 us, now 34).
+//
+// Defines: A_ELEMENT, B_ELEMENT (e4m3, e5m2); OUTPUT (bf16, f16, f32); CONSUMER_WARPGROUPS (1, 2), TILE_N (multiples of
+// 64), STAGES, SUM_BUFFERS (1, 2), GROUP_M; BOX_ROWS (of a that are loaded: less than a tile's where a has no more);
+// BLOCK_SCALES (a scale for each row and 128 k of a and for each 128 k and 128 columns of b; else for each row and
+// column), FAST_ACCUM (not with BLOCK_SCALES), HAS_BIAS; C_TMA: TMA stores c, of 16 bits with 16-byte aligned rows;
+// WIDE_OUTPUT (c is float32); C_CONTIGUOUS (c's rows are).
 #define C_COL_MAJOR 0
 #include "prelude.h"
 
-#include "_lib/ptx/cluster.h"
 #include "_lib/ptx/pdl.h"
 #include "_lib/ptx/pipeline.h"
 #include "_lib/ptx/registers.h"
@@ -29,22 +31,37 @@
 using T = OUTPUT;
 
 constexpr int TILE_K = 128;  // one 128-byte row
-constexpr int CONSUMERS = 2;
-constexpr int CONSUMER_ROWS = M_BLOCKS * 64;
-constexpr int TILE_M = CONSUMERS * CONSUMER_ROWS;
+constexpr int CONSUMERS = CONSUMER_WARPGROUPS;
+constexpr int TILE_M = CONSUMERS * 64;
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int A_BYTES = TILE_M * 128, B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int LOADED_BYTES = BOX_ROWS * 128 + B_BYTES;
 constexpr int C_BYTES = WIDE_OUTPUT ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES;
-constexpr int SUMS = TILE_N / 2;  // a thread's accumulators of 64 rows
-static_assert(!BLOCK_SCALES || (128 % TILE_N == 0 && !FAST_ACCUM), "one scale of b for a tile's 128 k");
+constexpr int SUMS = TILE_N / 2;  // a thread's accumulators
+constexpr int BLOCKS = TILE_N / 64;   // of 64 columns
+// Of a stage with BLOCK_SCALES: a's scales of the tile's rows, then b's of each 64 columns.
+constexpr int SCALE_BYTES = BLOCK_SCALES ? (TILE_M + BLOCKS + 3) / 4 * 16 : 0;
+constexpr int COLUMN_BYTES = CONSUMERS * TILE_N * 8;
+constexpr int PRODUCERS = BLOCK_SCALES ? 1 + 32 : 1;
+// Together no more than at the launch, 168 a thread: setmaxnreg would wait for ever.
+constexpr int PRODUCER_REGISTERS = BLOCK_SCALES ? 56 : 40, CONSUMER_REGISTERS = BLOCK_SCALES ? 224 : 232;
+static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * 168, "registers of a block");
+static_assert(TILE_N % 64 == 0 && !(BLOCK_SCALES && FAST_ACCUM), "whole blocks of columns; blocks of k are promoted");
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
     using Pipeline::Pipeline;
 
     DEVICE uint32_t a() const { return stage_base(); }
     DEVICE uint32_t b() const { return a() + A_BYTES; }
+    DEVICE uint32_t scales() const { return barriers + STAGES * 16 + stage * SCALE_BYTES; }
 };
+
+DEVICE float load_shared(uint32_t at) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
+    return value;
+}
 
 // The scales and the elements from one to the next: along M and K of a's, along K and N of b's.
 struct Scales {
@@ -52,218 +69,275 @@ struct Scales {
     int64_t a_row, a_k, b_k, b_col;
 };
 
-DEVICE Tile tile_of(uint32_t index, const Sizes& s) {
-    Tile tile = tile_at<TILE_M * CLUSTER, TILE_N, GROUP_M>(index, s);
-    if (CLUSTER > 1) tile.row += cluster_rank() * TILE_M;
-    return tile;
-}
-
 DEVICE int steps_of(const Sizes& s) { return (s.k + TILE_K - 1) / TILE_K; }
 
 DEVICE void producer_loop(TilePipeline pipe, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s,
                           uint32_t tiles) {
-    constexpr int SHARE = TILE_N / CLUSTER;
-    const int share = CLUSTER > 1 ? cluster_rank() * SHARE : 0;
     const int steps = steps_of(s);
     grid_dependency_wait();
-    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
-        const Tile tile = tile_of(index, s);
+    for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+        const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(index, s);
         for (int step = 0; step < steps; ++step) {
-            const uint32_t full = pipe.full_barrier();
             pipe.wait_empty();
-            mbarrier_arrive_expect_tx(full, STAGE_BYTES);
-            tma_load_4d(pipe.a(), map_a, full, step * TILE_K, tile.row, 0, 0);
-            const uint32_t to = pipe.b() + share * 128;
-            if (CLUSTER == 1) tma_load_4d(to, map_b, full, step * TILE_K, tile.col, 0, 0);
-            else tma_load_4d_multicast(3, to, map_b, full, step * TILE_K, tile.col + share, 0, 0);
+            mbarrier_arrive_expect_tx(pipe.full_barrier(), LOADED_BYTES);
+            tma_load_4d(pipe.a(), map_a, pipe.full_barrier(), step * TILE_K, tile.row, 0, 0);
+            tma_load_4d(pipe.b(), map_b, pipe.full_barrier(), step * TILE_K, tile.col, 0, 0);
             pipe.advance();
         }
     }
 }
 
-// Arrives at a stage's empty barrier in all blocks of the cluster.
-DEVICE void release(uint32_t empty_barrier) {
-    const int thread = thread_x() % 128;
-    if (CLUSTER == 1) {
-        if (thread == 0) mbarrier_arrive(empty_barrier);
-    } else if (thread < CLUSTER) {
-        mbarrier_arrive_cluster(empty_barrier, thread);
+// Copies the scales of each stage, one warp beside the producer thread; rows beyond a get those of its last.
+DEVICE void scale_loop(TilePipeline pipe, const Scales& scales, const Sizes& s, uint32_t tiles) {
+    const int lane = thread_x() % 32;
+    const int steps = steps_of(s);
+    grid_dependency_wait();
+    for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+        const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(index, s);
+        const float* rows[TILE_M / 32];
+#pragma unroll
+        for (int i = 0; i < TILE_M / 32; ++i) {
+            const int row = tile.row + i * 32 + lane;
+            rows[i] = scales.a + (row < s.m ? row : s.m - 1) * scales.a_row;
+        }
+        const int col = tile.col + lane * 64;
+        const float* columns = scales.b + (col < s.n ? col : s.n - 1) / 128 * scales.b_col;
+        for (int step = 0; step < steps; ++step) {
+            pipe.wait_empty();
+            const uint32_t to = pipe.scales() + lane * 4;
+#pragma unroll
+            for (int i = 0; i < TILE_M / 32; ++i) copy_async_4(to + i * 128, rows[i] + step * scales.a_k);
+            if (lane < BLOCKS) copy_async_4(to + TILE_M * 4, columns + step * scales.b_k);
+            mbarrier_arrive_copies(pipe.full_barrier());
+            pipe.advance();
+        }
     }
 }
 
-// Issues the products of 64 rows from `a` on with a stage's 128 k: to `sums`, or where `add`, added to it.
-DEVICE void multiply(float* sums, uint32_t a, uint32_t b, bool add) {
-    const uint64_t first = wgmma_descriptor(a, 0, 1024), second = wgmma_descriptor(b, 0, 1024);
-#pragma unroll
-    for (int k = 0; k < TILE_K / 32; ++k) WgmmaFp8<TILE_N>::run(sums, first + k * 2, second + k * 2, add || k);
-    wgmma_commit();
-}
+// The scales of 128 k: of a thread's two rows and of each 64 columns.
+struct StepScales {
+    float upper, lower, columns[BLOCKS];
 
-// The scales of a thread's rows and of a tile's columns for 128 k.
-struct BlockScales {
-    float a[M_BLOCKS][2], b;
-
-    DEVICE void load(const Scales& scales, int row, int col, int step, const Sizes& s) {
-        b = scales.b[step * scales.b_k + col / 128 * scales.b_col];
+    DEVICE void load(const TilePipeline& pipe) {
+        const int row = thread_x() / 32 * 16 + thread_x() % 32 / 4;
+        upper = load_shared(pipe.scales() + row * 4);
+        lower = load_shared(pipe.scales() + row * 4 + 32);
 #pragma unroll
-        for (int i = 0; i < M_BLOCKS * 2; ++i) {
-            const int line = row + i / 2 * 64 + i % 2 * 8;
-            a[i / 2][i % 2] = scales.a[(line < s.m ? line : s.m - 1) * scales.a_row + step * scales.a_k];
-        }
+        for (int i = 0; i < BLOCKS; ++i) columns[i] = load_shared(pipe.scales() + (TILE_M + i) * 4);
     }
 };
 
-// The main loop of one tile, from the thread's first row on.
-DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[M_BLOCKS][SUMS], const Scales& scales, int row, int col,
-                          const Sizes& s) {
-    const int consumer = thread_x() / 128;
-    const int steps = steps_of(s);
+// Issues the products of a consumer's 64 rows with a stage's 128 k: to `sums`, or where `add`, added to it.
+DEVICE void multiply(float* sums, const TilePipeline& pipe, bool add) {
+    const uint64_t a = wgmma_descriptor(pipe.a() + thread_x() / 128 * BLOCK_BYTES, 0, 1024);
+    const uint64_t b = wgmma_descriptor(pipe.b(), 0, 1024);
+    pipe.wait_full();
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TILE_K / 32; ++k) WgmmaFp8<TILE_N>::run(sums, a + k * 2, b + k * 2, add || k);
+    wgmma_commit();
+}
+
+DEVICE void release(uint32_t empty_barrier) {
+    if (thread_x() % 128 == 0) mbarrier_arrive(empty_barrier);
+}
+
+// Adds the sums of 128 k to the accumulators, once they are there.
+DEVICE void promote(float (&acc)[SUMS], float (&sums)[SUMS], const StepScales& scales) {
+    keep_in_registers<SUMS>(sums);
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block) {
+        const float upper = BLOCK_SCALES ? scales.upper * scales.columns[block] : 1.0f;
+        const float lower = BLOCK_SCALES ? scales.lower * scales.columns[block] : 1.0f;
+#pragma unroll
+        for (int j = block * 32; j < block * 32 + 32; ++j) {
+            if (BLOCK_SCALES) acc[j] = math_fma(sums[j], j & 2 ? lower : upper, acc[j]);
+            else acc[j] += sums[j];
+        }
+    }
+}
+
+// The main loop of one tile.
+DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int steps) {
 #if FAST_ACCUM
     uint32_t used = 0;
     for (int step = 0; step < steps; ++step) {
         const uint32_t now = pipe.empty_barrier();
-        pipe.wait_full();
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < M_BLOCKS; ++i) {
-            multiply(acc[i], pipe.a() + (consumer * M_BLOCKS + i) * BLOCK_BYTES, pipe.b(), step != 0);
-        }
+        multiply(acc, pipe, step != 0);
         pipe.advance();
-        wgmma_wait<M_BLOCKS>();
+        wgmma_wait<1>();
         if (step) release(used);
         used = now;
     }
     wgmma_wait<0>();
-#pragma unroll
-    for (int i = 0; i < M_BLOCKS; ++i) keep_in_registers<SUMS>(acc[i]);
+    keep_in_registers<SUMS>(acc);
     release(used);
 #else
-#pragma unroll
-    for (int i = 0; i < M_BLOCKS; ++i) clear<SUMS>(acc[i]);
-    BlockScales next;
-    if (BLOCK_SCALES) next.load(scales, row, col, 0, s);
-    for (int step = 0; step < steps; ++step) {
-        const BlockScales now = next;
-        if (BLOCK_SCALES && step + 1 < steps) next.load(scales, row, col, step + 1, s);
-        pipe.wait_full();
-#pragma unroll
-        for (int i = 0; i < M_BLOCKS; ++i) {
-            float sums[SUMS];
-            wgmma_fence();
-            multiply(sums, pipe.a() + (consumer * M_BLOCKS + i) * BLOCK_BYTES, pipe.b(), false);
-            wgmma_wait<0>();
-            keep_in_registers<SUMS>(sums);
-            if (i == M_BLOCKS - 1) release(pipe.empty_barrier());
-            const float upper = BLOCK_SCALES ? now.a[i][0] * now.b : 1.0f;
-            const float lower = BLOCK_SCALES ? now.a[i][1] * now.b : 1.0f;
-#pragma unroll
-            for (int j = 0; j < SUMS; ++j) {
-                if (BLOCK_SCALES) acc[i][j] = math_fma(sums[j], j & 2 ? lower : upper, acc[i][j]);
-                else acc[i][j] += sums[j];
-            }
-        }
+    clear<SUMS>(acc);
+#if SUM_BUFFERS == 2
+    float even[SUMS], odd[SUMS];
+    StepScales of_even, of_odd;
+    // Starts the products of a step, then promotes those of the step before.
+    auto step_on = [&](float (&now)[SUMS], StepScales& of_now, float (&before)[SUMS], const StepScales& of_before,
+                       uint32_t used) {
+        multiply(now, pipe, false);
+        if (BLOCK_SCALES) of_now.load(pipe);
         pipe.advance();
+        wgmma_wait<1>();
+        release(used);
+        promote(acc, before, of_before);
+    };
+    uint32_t used = pipe.empty_barrier();
+    multiply(even, pipe, false);
+    if (BLOCK_SCALES) of_even.load(pipe);
+    pipe.advance();
+    int step = 1;
+    for (; step + 1 < steps; step += 2) {
+        const uint32_t first = pipe.empty_barrier();
+        step_on(odd, of_odd, even, of_even, used);
+        used = pipe.empty_barrier();
+        step_on(even, of_even, odd, of_odd, first);
     }
+    if (step < steps) {
+        const uint32_t last = pipe.empty_barrier();
+        step_on(odd, of_odd, even, of_even, used);
+        wgmma_wait<0>();
+        release(last);
+        promote(acc, odd, of_odd);
+    } else {
+        wgmma_wait<0>();
+        release(used);
+        promote(acc, even, of_even);
+    }
+#else
+    for (int step = 0; step < steps; ++step) {
+        float sums[SUMS];
+        StepScales scales;
+        multiply(sums, pipe, false);
+        if (BLOCK_SCALES) scales.load(pipe);
+        wgmma_wait<0>();
+        release(pipe.empty_barrier());
+        pipe.advance();
+        promote(acc, sums, scales);
+    }
+#endif
 #endif
 }
 
-// What follows the sum of a column: its scale and bias.
-struct Column {
-    float scale, bias;
+// The scales and biases of a tile's columns: read when its products begin, and shared when they have ended.
+struct Columns {
+    static constexpr int EACH = (TILE_N + 127) / 128;   // of a thread
+    float scale[EACH], bias[EACH];
 
-    DEVICE Column(const Scales& scales, const T* biases, int col, const Sizes& s) : scale(1.0f), bias(0.0f) {
-        const int64_t place = col < s.n ? col : s.n - 1;
-        if (!BLOCK_SCALES) scale = scales.b[place * scales.b_col];
-        if (HAS_BIAS) bias = to_float(biases[place]);
+    DEVICE Columns(const Scales& scales, const T* biases, int first, const Sizes& s) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int col = first + i * 128 + thread_x() % 128;
+            const int64_t place = col < s.n ? col : s.n - 1;
+            scale[i] = BLOCK_SCALES ? 1.0f : scales.b[place * scales.b_col];
+            bias[i] = HAS_BIAS ? to_float(biases[place]) : 0.0f;
+        }
     }
-    DEVICE float finish(float sum, float row_scale) const {
-        if (!BLOCK_SCALES) sum = sum * row_scale * scale;
-        return HAS_BIAS ? sum + bias : sum;
+    DEVICE void share(uint32_t at, int consumer) const {
+        named_barrier_sync(consumer + 1, 128);
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int col = i * 128 + thread_x() % 128;
+            if (TILE_N % 128 && col >= TILE_N) continue;
+            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at + col * 8), "f"(scale[i]), "f"(bias[i])
+                         : "memory");
+        }
+        named_barrier_sync(consumer + 1, 128);
     }
 };
 
-// Scales and biases are read again behind it: kept for all rows they would take too many registers.
-DEVICE void read_again() { asm volatile("" ::: "memory"); }
+// What follows the sum of a pair of columns.
+struct ColumnPair {
+    float scale[2], bias[2];
+
+    DEVICE explicit ColumnPair(uint32_t at) {
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(scale[0]), "=f"(bias[0]), "=f"(scale[1]), "=f"(bias[1])
+                     : "r"(at)
+                     : "memory");
+    }
+    DEVICE float finish(float sum, int which, float row_scale) const {
+        if (!BLOCK_SCALES) sum = sum * row_scale * scale[which];
+        return HAS_BIAS ? sum + bias[which] : sum;
+    }
+};
 
 #if WIDE_OUTPUT
 // A thread's sums of 64 columns to a float32 c whose rows are contiguous.
-DEVICE void store_wide(T* c, const float* sums, int row, int col, const float (&row_scale)[2], const T* bias,
-                       const Scales& scales, const Sizes& s) {
-    col += thread_x() % 4 * 2;
+DEVICE void store_wide(T* c, const float* sums, int row, int col, const float (&row_scale)[2], uint32_t columns,
+                       const Sizes& s) {
     T* const rows[2] = {c + row * s.c_row + col, c + (row + 8) * s.c_row + col};
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-        if (j % 4 == 0) read_again();
-        const Column left(scales, bias, col + j * 8, s), right(scales, bias, col + j * 8 + 1, s);
+        const ColumnPair pair(columns + j * 64);
 #pragma unroll
         for (int down = 0; down < 2; ++down) {
-            if (row + down * 8 >= s.m) continue;
-            if (col + j * 8 < s.n) rows[down][j * 8] = left.finish(sums[j * 4 + down * 2], row_scale[down]);
-            if (col + j * 8 + 1 < s.n)
-                rows[down][j * 8 + 1] = right.finish(sums[j * 4 + down * 2 + 1], row_scale[down]);
+#pragma unroll
+            for (int right = 0; right < 2; ++right)
+                if (row + down * 8 < s.m && col + j * 8 + right < s.n)
+                    rows[down][j * 8 + right] = pair.finish(sums[j * 4 + down * 2 + right], right, row_scale[down]);
         }
     }
 }
 #endif
 
-DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, const TensorMap* map_c, T* c, const T* bias,
-                          const Scales& scales, const Sizes& s, uint32_t tiles) {
+DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t columns, const TensorMap* map_c, T* c,
+                          const T* bias, const Scales& scales, const Sizes& s, uint32_t tiles) {
     const int consumer = thread_x() / 128, lane = thread_x() % 32;
     [[maybe_unused]] const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     [[maybe_unused]] int buffer = 0;
+    const uint32_t own_columns = columns + consumer * TILE_N * 8;
+    const int steps = steps_of(s);
     grid_dependency_wait();
-    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
-        const Tile tile = tile_of(index, s);
-        const int first = tile.row + consumer * CONSUMER_ROWS;
+    for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+        const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(index, s);
+        const int first = tile.row + consumer * 64;
         const int row = first + thread_x() % 128 / 32 * 16 + lane / 4;
-        float acc[M_BLOCKS][SUMS];
-        multiply_tile(pipe, acc, scales, row, tile.col, s);
+        const Columns own(scales, bias, tile.col, s);
+        float row_scale[2];
 #pragma unroll
-        for (int i = 0; i < M_BLOCKS; ++i) {
-            float row_scale[2];
+        for (int down = 0; down < 2; ++down) {
+            const int line = row + down * 8;
+            row_scale[down] = BLOCK_SCALES ? 1.0f : scales.a[(line < s.m ? line : s.m - 1) * scales.a_row];
+        }
+        float acc[SUMS];
+        multiply_tile(pipe, acc, steps);
+        if (!BLOCK_SCALES || HAS_BIAS) own.share(own_columns, consumer);
 #pragma unroll
-            for (int down = 0; down < 2; ++down) {
-                const int line = row + i * 64 + down * 8;
-                row_scale[down] = BLOCK_SCALES ? 1.0f : scales.a[(line < s.m ? line : s.m - 1) * scales.a_row];
-            }
-#pragma unroll
-            for (int block = 0; block < TILE_N / 64; ++block) {
+        for (int block = 0; block < BLOCKS; ++block) {
+            const uint32_t pairs = own_columns + (block * 64 + lane % 4 * 2) * 8;
 #if WIDE_OUTPUT
-                store_wide(c, acc[i] + block * 32, row + i * 64, tile.col + block * 64, row_scale, bias, scales, s);
+            store_wide(c, acc + block * 32, row, tile.col + block * 64 + lane % 4 * 2, row_scale, pairs, s);
 #else
-                uint32_t words[BLOCK_WORDS];
+            uint32_t words[BLOCK_WORDS];
 #pragma unroll
-                for (int j = 0; j < 8; ++j) {
-                    if (j % 4 == 0) read_again();
-                    const int col = tile.col + block * 64 + j * 8 + lane % 4 * 2;
-                    const Column left(scales, bias, col, s), right(scales, bias, col + 1, s);
-                    const float* sums = acc[i] + block * 32 + j * 4;
+            for (int j = 0; j < 8; ++j) {
+                const ColumnPair pair(pairs + j * 64);
+                const float* sums = acc + block * 32 + j * 4;
 #pragma unroll
-                    for (int down = 0; down < 2; ++down)
-                        words[j * 2 + down] = pack2<T>(left.finish(sums[down * 2], row_scale[down]),
-                                                       right.finish(sums[down * 2 + 1], row_scale[down]));
-                }
-                const BlockPosition place = {first + i * 64, tile.col + block * 64, 0, 0, tile.col + TILE_N};
-#if C_TMA
-                store_by_tma(own_buffers, buffer, map_c, c, words, place, consumer, s);
-                buffer = (buffer + 1) % C_BUFFERS;
-#else
-                store_by_threads(own_buffers, c, words, place, s);
-#endif
-#endif
+                for (int down = 0; down < 2; ++down)
+                    words[j * 2 + down] = pack2<T>(pair.finish(sums[down * 2], 0, row_scale[down]),
+                                                   pair.finish(sums[down * 2 + 1], 1, row_scale[down]));
             }
+            const BlockPosition place = {first, tile.col + block * 64, 0, 0, tile.col + TILE_N};
+#if C_TMA
+            store_by_tma(own_buffers, buffer, map_c, c, words, place, consumer, s);
+            buffer = (buffer + 1) % C_BUFFERS;
+#else
+            store_by_threads(own_buffers, c, words, place, s);
+#endif
+#endif
         }
     }
     if (C_TMA && thread_x() % 128 == 0) tma_store_wait_read<0>();
 }
 
-#if CLUSTER > 1
-#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
-#else
-#define CLUSTER_DIMS
-#endif
-
-extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void scaled_mm_wgmma(
+extern "C" __global__ __launch_bounds__(THREADS, 1) void scaled_mm_wgmma(
     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
 #if C_TMA
     const __grid_constant__ TensorMap map_c,
@@ -276,7 +350,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void scaled_mm_
     // The swizzle repeats every 1024 bytes of the address.
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t buffers = base + STAGES * STAGE_BYTES;
-    const TilePipeline pipe(base, buffers + C_BYTES);
+    const uint32_t columns = buffers + C_BYTES;
+    const TilePipeline pipe(base, columns + COLUMN_BYTES);
     const bool is_producer = thread_x() == CONSUMERS * 128;
     const TensorMap* to_c = nullptr;
 #if C_TMA
@@ -284,7 +359,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void scaled_mm_
 #endif
     if (is_producer) {
         launch_dependents();
-        pipe.init(CONSUMERS * CLUSTER);
+        pipe.init(CONSUMERS, PRODUCERS);
         mbarrier_init_fence();
         fence_proxy_async();
     } else if (thread_x() == 0) {
@@ -292,16 +367,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void scaled_mm_
         tma_prefetch_descriptor(&map_b);
         if (C_TMA) tma_prefetch_descriptor(to_c);
     }
-    if (CLUSTER > 1) cluster_sync();
-    else barrier();
+    barrier();
 
     if (thread_x() >= CONSUMERS * 128) {
-        setmaxnreg_dec<40>();
+        if (CONSUMERS > 1) setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (is_producer) producer_loop(pipe, &map_a, &map_b, s, tiles);
+        else if (BLOCK_SCALES && thread_x() / 32 == CONSUMERS * 4 + 1) scale_loop(pipe, scales, s, tiles);
     } else {
-        setmaxnreg_inc<232>();
-        consumer_loop(pipe, buffers, to_c, c, bias, scales, s, tiles);
+        if (CONSUMERS > 1) setmaxnreg_inc<CONSUMER_REGISTERS>();
+        consumer_loop(pipe, buffers, columns, to_c, c, bias, scales, s, tiles);
     }
-    // A block must not leave while its peers can still write to its shared memory or barriers.
-    if (CLUSTER > 1) cluster_sync();
 }

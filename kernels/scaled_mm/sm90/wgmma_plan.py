@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,53 +22,53 @@ from portable.plan import (
 )
 
 _SOURCE = Path(__file__).with_name("wgmma.cu")
-_CONSUMERS = 2
 _ELEMENTS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
-_STAGE_BUFFERS = 32768  # of c, on its way
+_SHARED = 232448  # bytes of a block, at most
+_C_BUFFERS = 16384  # of each consumer: c on its way
 # Clocks of a multiprocessor: bytes of shared memory that arrive, and products, in one.
 _BYTES, _PRODUCTS = 60, 4096
-_EPILOGUE = 2500  # clocks of a tile, beyond its products
+_EPILOGUE = 2500  # clocks of a tile of 128 x 128, beyond its products
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """`m_blocks` blocks of 64 rows a consumer, and `n` columns; `cluster` tiles share b's load."""
+    """64 rows of each of `consumers` warpgroups, and `n` columns; `sum_buffers` sums of 128 k at a time."""
 
-    m_blocks: int
+    consumers: int
     n: int
-    stages: int
-    cluster: int
+    sum_buffers: int
 
     @property
     def m(self) -> int:
-        return _CONSUMERS * self.m_blocks * 64
+        return self.consumers * 64
+
+    def _stage(self, block: bool) -> int:
+        """Bytes of a stage: 128 k of both operands, two barriers, scales."""
+        return (self.m + self.n) * 128 + 16 + (ceil(self.m + self.n // 64, 4) * 16 if block else 0)
 
     @property
-    def stage(self) -> int:
-        """Bytes of 128 k of both operands."""
-        return (self.m + self.n) * 128
+    def _rest(self) -> int:
+        """Bytes of c's buffers and of the columns' scales and biases; a base of 1024 bytes."""
+        return 1024 + self.consumers * (_C_BUFFERS + self.n * 8)
 
-    def shared(self, wide: bool) -> int:
-        return 1024 + self.stages * (self.stage + 16) + (0 if wide else _STAGE_BUFFERS)
+    def stages(self, block: bool) -> int:
+        return min((_SHARED - self._rest) // self._stage(block), 12)
+
+    def shared(self, block: bool) -> int:
+        return self._rest + self.stages(block) * self._stage(block)
+
+    def cost(self, m: int, n: int, k: int, device: Device) -> float:
+        """Clocks of the waves of a product."""
+        waves = ceil(ceil(m, self.m) * ceil(n, self.n), device.multiprocessors)
+        loaded = (min(ceil(m, 8) * 8, self.m) + self.n) * 128
+        step = max(loaded / _BYTES, self.m * self.n * 128 / _PRODUCTS)
+        return waves * (ceil(k, 128) * step + _EPILOGUE * self.m * self.n / 16384)
 
 
-def _tiles(fast: bool, block: bool) -> Iterator[_Tile]:
-    """Those whose accumulators fit a consumer's registers: promotion takes another 64 rows of them."""
-    shapes = [(2, 128), (1, 128), (1, 64)]
-    shapes += [] if block else [(1, 192)]
-    shapes += [(1, 256)] if fast else []
-    for m_blocks, n in shapes:
-        for cluster in (2, 1):
-            deepest = (232448 - 1024 - _STAGE_BUFFERS) // ((m_blocks * 128 + n) * 128 + 16)
-            yield _Tile(m_blocks, n, min(deepest, 8), cluster)
-
-
-def _cost(tile: _Tile, m: int, n: int, k: int, device: Device) -> float:
-    """Clocks of the waves of a product."""
-    across = ceil(ceil(m, tile.m), tile.cluster) * ceil(n, tile.n)
-    waves = ceil(across, device.multiprocessors // tile.cluster)
-    step = max(tile.stage / _BYTES, tile.m * tile.n * 128 / _PRODUCTS)
-    return waves * (ceil(k, 128) * step + _EPILOGUE * tile.m_blocks * tile.n / 256)
+def _tiles(fast: bool, block: bool) -> list[_Tile]:
+    """Those whose accumulators, and the sums of 128 k beside them, fit a thread's registers."""
+    found = [_Tile(2, 128, 2), _Tile(2, 64, 2), _Tile(1, 128, 2), _Tile(1, 64, 2)]
+    return found + [_Tile(2, 192, 1)] + ([_Tile(2, 256, 1)] if fast else [])
 
 
 def rows(call: Call) -> Plan | Rejected:
@@ -95,21 +94,23 @@ def _plan(call: Call, block: bool, fast: bool) -> Plan | Rejected:
     tile = _chosen(call, m, n, k, block, fast)
     if isinstance(tile, Rejected):
         return tile
+    box = min(ceil(m, 8) * 8, tile.m)  # rows outside a take TMA longer than those inside
     wide = c.dtype == "float32"
     by_tma = not wide and c.alignment >= 16 and c.strides[0] * 2 % 16 == 0
     kernel = NativeKernel(
         _SOURCE,
         "scaled_mm_wgmma",
-        threads=(_CONSUMERS + 1) * 128,
+        threads=(tile.consumers + 1) * 128,
         defines=(
             ("A_ELEMENT", _ELEMENTS[a.dtype]),
             ("B_ELEMENT", _ELEMENTS[b.dtype]),
             ("OUTPUT", dtypes.of(c.dtype).c),
             ("WIDE_OUTPUT", int(wide)),
-            ("M_BLOCKS", tile.m_blocks),
+            ("CONSUMER_WARPGROUPS", tile.consumers),
             ("TILE_N", tile.n),
-            ("STAGES", tile.stages),
-            ("CLUSTER", tile.cluster),
+            ("STAGES", tile.stages(block)),
+            ("SUM_BUFFERS", tile.sum_buffers),
+            ("BOX_ROWS", box),
             ("GROUP_M", GROUP_M),
             ("BLOCK_SCALES", int(block)),
             ("FAST_ACCUM", int(fast)),
@@ -117,15 +118,15 @@ def _plan(call: Call, block: bool, fast: bool) -> Plan | Rejected:
             ("C_TMA", int(by_tma)),
             ("C_CONTIGUOUS", 1),
         ),
-        shared=tile.shared(wide),
+        shared=tile.shared(block),
         pdl=True,
     )
-    tiles = ceil(ceil(m, tile.m), tile.cluster) * ceil(n, tile.n)
+    tiles = ceil(m, tile.m) * ceil(n, tile.n)
     if tiles > MAX_TILES:
         return Rejected(f"{tiles} tiles exceed {MAX_TILES}")
     maps: list[tuple[str, Argument]] = [
-        ("map_a", _map("mat_a", a.dtype, k, m, a.strides[0], tile.m)),
-        ("map_b", _map("mat_b", b.dtype, k, n, b.strides[1], tile.n // tile.cluster)),
+        ("map_a", _map("mat_a", a.dtype, k, m, a.strides[0], box)),
+        ("map_b", _map("mat_b", b.dtype, k, n, b.strides[1], tile.n)),
     ]
     if by_tma:
         steps = (c.strides[0] * 2,) * 3
@@ -149,21 +150,20 @@ def _plan(call: Call, block: bool, fast: bool) -> Plan | Rejected:
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         *((name, Scalar("i64", value)) for name, value in strides.items()),
     )
-    clusters = min(tiles, call.device.multiprocessors // tile.cluster)
-    return Plan((Launch(kernel, (clusters * tile.cluster, 1, 1), args),))
+    return Plan((Launch(kernel, (min(tiles, call.device.multiprocessors), 1, 1), args),))
 
 
 def _chosen(call: Call, m: int, n: int, k: int, block: bool, fast: bool) -> _Tile | Rejected:
     """The tile of a config, or the one of the least cost."""
-    found = list(_tiles(fast, block))
     config = call.config
-    asked = {"M_BLOCKS": "m_blocks", "TILE_N": "n", "CLUSTER": "cluster"}
-    for key, name in asked.items():
-        if key in config:
-            found = [tile for tile in found if getattr(tile, name) == config[key]]
+    found = [
+        tile
+        for tile in _tiles(fast, block)
+        if tile.m == config.get("TILE_M", tile.m) and tile.n == config.get("TILE_N", tile.n)
+    ]
     if not found:
         return Rejected("the config's tile does not fit the registers of this product")
-    return min(found, key=lambda tile: _cost(tile, m, n, k, call.device))
+    return min(found, key=lambda tile: tile.cost(m, n, k, call.device))
 
 
 def _unfit(name: str, tensor: TensorInfo, lines: int, along: int) -> Rejected | None:
