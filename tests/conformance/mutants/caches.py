@@ -159,8 +159,10 @@ def first_slots(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights,
 
 
 @mutant(FUSED, "normalised where there are no weights")
-def always_normalised(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings):
-    ones = [q.new_ones(q.shape[-1]) if weight is None else weight for weight in weights]
+def always_normalised(
+    q, k, v, cos, sin, k_cache, v_cache, slots, positions, q_weight, k_weight, **settings
+):  # fmt: skip
+    ones = [q.new_ones(q.shape[-1]) if weight is None else weight for weight in (q_weight, k_weight)]
     return _fused(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *ones, **settings)
 
 

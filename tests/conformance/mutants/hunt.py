@@ -50,7 +50,8 @@ class Kill:
 
     @property
     def killed(self) -> bool:
-        return self.state not in ("survived", "QualityWarning")
+        """Not by the compiler: what does not compile says nothing of the suite."""
+        return self.state not in ("survived", "QualityWarning", "CompileError")
 
 
 @functools.cache
@@ -176,6 +177,8 @@ def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> No
         file = folder / edit.file
         file.write_text(edit.applied(file.read_text()))
     changed = {edit.file.split("/")[0] for edit in mutant.edits if edit.file.endswith(".py")}
+    if changed:  # the op's own modules hold functions of those that they imported
+        changed.add(registry.op_folders()[mutant.op].parent.name)
     for op in changed:
         stack.enter_context(_imported_from(folder, op))
     real_build = build._build_native

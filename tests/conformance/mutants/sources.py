@@ -218,5 +218,5 @@ source(
 )  # fmt: skip
 source(
     *("log_softmax", "cpp", "gfx942", "log of 1 + the sum"),
-    Edit(SOFTMAX, "math_log(max_sum.value[1]); #pragma", "math_log(max_sum.value[1] + 1.0f); #pragma"),
+    Edit(SOFTMAX, "log_sum = math_log(max_sum.value[1]);", "log_sum = math_log(max_sum.value[1] + 1.0f);"),
 )
