@@ -16,6 +16,8 @@ from torch import Tensor
 
 from portable import dtypes
 
+OF_8_BITS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+"""The signed types of 8 bits."""
 _MANTISSA, _BIAS = 52, 1023  # of float64
 
 
@@ -64,6 +66,14 @@ def decode(codes: Tensor, dtype: str) -> Tensor:
 def rounded(values: Tensor, dtype: str) -> Tensor:
     """`values` as the type has them, in float64."""
     return decode(encode(values, dtype), dtype)
+
+
+def largest(dtype: str) -> float:
+    """The largest finite number of a signed type."""
+    kind = dtypes.of(dtype)
+    exponent = kind.largest_code >> kind.mantissa
+    fraction = kind.largest_code & (1 << kind.mantissa) - 1
+    return (1 + fraction / (1 << kind.mantissa)) * 2.0 ** (exponent - kind.bias)
 
 
 def pack(codes: Tensor) -> Tensor:
