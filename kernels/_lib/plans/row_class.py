@@ -90,11 +90,11 @@ def power_of_two(value: int) -> int:
 def vector_length(dtype: str, tensors: Sequence[tuple[TensorInfo, int]]) -> int:
     """Elements per access: 16 bytes' worth where every (tensor, row stride) is aligned for it, else 1."""
     vector = ACCESS_BYTES // dtypes.itemsize(dtype)
-    aligned = all(
-        info.alignment >= min(ACCESS_BYTES, vector * dtypes.itemsize(info.dtype))
-        and stride * dtypes.itemsize(info.dtype) % ACCESS_BYTES == 0
-        for info, stride in tensors
-    )
+    aligned = True
+    for info, stride in tensors:
+        size = dtypes.itemsize(info.dtype)
+        access = min(ACCESS_BYTES, vector * size)
+        aligned &= info.alignment >= access and stride * size % access == 0
     return vector if aligned else 1
 
 

@@ -1,0 +1,61 @@
+// q and scales of 128 neighbours of a row, 1x128, and of tiles of 128x128.
+#include "quantize.h"
+
+#define GROUPS 1
+#define TILES 2
+
+#if PASS == GROUPS
+// GROUP_LANES neighbouring lanes of a warp have a group; LANES take CHUNKS times so many columns of a row.
+KERNEL(THREADS)
+void quantize_groups(const T* x, uint8_t* q, float* scale, int64_t rows, int64_t length, int64_t x_stride,
+                     int64_t q_stride, int64_t groups, int across, float eps) {
+    const RowSlice slice = row_slice(rows, length, across);
+    const int64_t begin = slice.base + (row_lane() & ~(GROUP_LANES - 1)) * VEC;
+    const T* source = x + slice.row * x_stride;
+    uint8_t* target = q + slice.row * q_stride;
+    Vector<T, VEC> held[CHUNKS];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) held[c] = load_part(source, begin + c * CHUNK, slice.length);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        const int64_t first = begin + c * CHUNK;
+        const float most = reduce_warp<Greatest, GROUP_LANES>(float_of(greatest(0, held[c])));
+        const float own = scale_of(amax_of<T>(bits_of(most)), eps);
+        if (group_lane() == 0 && first < slice.length) scale[slice.row * groups + first / GROUP] = own;
+        store_part(target, first, slice.length, held[c], div_rn(1.0f, own));
+    }
+}
+#endif
+
+#if PASS == TILES
+// A block has a tile in its registers: LANES = GROUP_LANES, ROWS * CHUNKS = 128. Of `height` rows a matrix, `down` x
+// `across` tiles.
+KERNEL(THREADS)
+void quantize_tiles(const T* x, uint8_t* q, float* scale, int64_t height, int64_t length, int64_t x_stride,
+                    int64_t q_stride, int down, int across, float eps) {
+    static_assert(LANES == GROUP_LANES && ROWS * CHUNKS == GROUP, "a block has a tile");
+    SHARED float of_warp[WARPS];
+    const unsigned block = static_cast<unsigned>(block_x());
+    const unsigned line = block / static_cast<unsigned>(across);
+    const unsigned matrix = line / static_cast<unsigned>(down);
+    const int64_t first = static_cast<int64_t>(block - line * across) * GROUP;
+    const int64_t top = static_cast<int64_t>(line - matrix * down) * GROUP + row_slot();
+    const int64_t row = matrix * height + top;
+    Vector<T, VEC> held[CHUNKS];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        held[c] = load_part(x + (row + c * ROWS) * x_stride, first, top + c * ROWS < height ? length : 0);
+    }
+    const float mine = reduce_warp<Greatest, WARP>(float_of(greatest(held)));
+    if (warp_lane() == 0) of_warp[warp_index()] = mine;
+    barrier();
+    const float most = reduce_warp<Greatest, WARPS>(of_warp[warp_lane() & (WARPS - 1)]);
+    const float own = scale_of(amax_of<T>(bits_of(most)), eps);
+    const float inverse = div_rn(1.0f, own);
+    if (thread_x() == 0) scale[block] = own;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        store_part(q + (row + c * ROWS) * q_stride, first, top + c * ROWS < height ? length : 0, held[c], inverse);
+    }
+}
+#endif

@@ -1,0 +1,208 @@
+"""Plans of the quantisers' C++ kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from portable.kernels._lib.minifloat import format_type
+from portable.kernels._lib.plans.elementwise_plan import element_class
+from portable.kernels._lib.plans.row_class import (
+    ACCESS_BYTES,
+    AMD,
+    MAX_GRID,
+    RowClass,
+    held_chunks,
+    length_argument,
+    pointer,
+    power_of_two,
+    row_class,
+    row_count_argument,
+    row_launch,
+    stride_arguments,
+    vector_length,
+)
+from portable import dtypes
+from portable.layout import Rows, ceil_div, rows
+from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, Workspace
+
+_FOLDER = Path(__file__).parent
+GROUP = 128
+THREADS = 256
+CHUNKS = 2
+"""Vectors of a lane, of different groups."""
+TILE_CHUNKS = 8
+"""Vectors of a lane of a 128x128 tile: 256 threads of 16-bit elements, 512 of float32."""
+SLICES, SLICE_CHUNKS = 8, 4
+"""Blocks a multiprocessor that read a whole tensor, and vectors that a lane of theirs has in flight."""
+
+
+def _defines(call: Call) -> tuple[tuple[str, int | str], ...]:
+    power = int(call.params.get("power_of_2", False))
+    return ("FORMAT", format_type(call["q"].dtype)), ("POWER_OF_2", power)
+
+
+def _eps(call: Call) -> tuple[str, Argument]:
+    return "eps", Scalar("f32", call.params["eps"])
+
+
+def _views(call: Call) -> dict[str, Rows]:
+    return {name: rows(call[name]) for name in ("x", "q")}
+
+
+def _too_many(blocks: int) -> Rejected:
+    return Rejected(f"{blocks} blocks exceed the grid")
+
+
+def row(call: Call) -> Plan | Rejected:
+    """q and scale from x: one launch."""
+    views, dtype = _views(call), call["x"].dtype
+    first = views["x"]
+    tensors = [(call[name], view.stride) for name, view in views.items()]
+    most = held_chunks(call.device, dtype, 1, otherwise=4)
+    kind = row_class(call.device, dtype, first.length, tensors, most_chunks=most)
+    if first.count > MAX_GRID * kind.rows_per_block:
+        return _too_many(first.count)
+    args = (
+        *(pointer(call, name) for name in ("x", "q", "scale")),
+        *row_count_argument(kind, first.count),
+        length_argument(kind, first.length),
+        *stride_arguments(views),
+        _eps(call),
+    )
+    variant = "" if kind.resident else "_stream"
+    defines = (("PASS", "WHOLE"), *_defines(call))
+    kernel = kind.kernel(_FOLDER / "rows.cu", "quantize_rows", defines, variant)
+    return Plan((row_launch(kernel, kind, first, args),))
+
+
+def _vectors(call: Call, views: Mapping[str, Rows]) -> tuple[int, bool, bool]:
+    """Elements of a vector, 16 bytes of x; whether they lie anywhere, on an AMD GPU, which loads them so; and
+    whether a lane takes them one by one, far apart."""
+    dtype = call["x"].dtype
+    vector = ACCESS_BYTES // dtypes.itemsize(dtype)
+    strides = [(call[name], view.stride if view.count > 1 else 0) for name, view in views.items()]
+    aligned = vector_length(dtype, strides) == vector
+    return vector, not aligned and call.device.vendor == AMD, not aligned and call.device.vendor != AMD
+
+
+def groups(call: Call) -> Plan | Rejected:
+    """q and a scale per 128 columns: one launch."""
+    views = _views(call)
+    count, length, _ = views["x"]
+    if length % GROUP == 0 and all(view.stride == view.length for view in views.values()):
+        views = dict.fromkeys(views, Rows(1, count * length, count * length))
+        count, length, _ = views["x"]
+    vector, unaligned, strided = _vectors(call, views)
+    vectors = power_of_two(ceil_div(length, vector))
+    lanes = min(max(vectors // CHUNKS, GROUP // vector), THREADS)
+    tail = length % vector != 0
+    kind = RowClass(
+        call["x"].dtype, vector, tail, THREADS, lanes, CHUNKS, False, unaligned=unaligned
+    )
+    across = ceil_div(length, lanes * CHUNKS * vector)
+    grid = across * ceil_div(count, kind.rows_per_block)
+    if grid > MAX_GRID:
+        return _too_many(grid)
+    args = (
+        *(pointer(call, name) for name in ("x", "q", "scale")),
+        ("rows", Scalar("i64", count)),
+        ("length", Scalar("i64", length)),
+        *stride_arguments(views),
+        ("groups", Scalar("i64", ceil_div(length, GROUP))),
+        ("across", Scalar("i32", across)),
+        _eps(call),
+    )
+    defines = (("PASS", "GROUPS"), *_defines(call), ("STRIDED", int(strided)))
+    kernel = kind.kernel(_FOLDER / "groups.cu", "quantize_groups", defines)
+    return Plan((Launch(kernel, (grid, 1, 1), args),))
+
+
+def tiles(call: Call) -> Plan | Rejected:
+    """q and a scale per 128x128: one launch, of a block a tile."""
+    views, height = _views(call), call["x"].shape[-2]
+    count, length, _ = views["x"]
+    vector, unaligned, strided = _vectors(call, views)
+    lanes = GROUP // vector
+    threads = lanes * GROUP // TILE_CHUNKS
+    kind = RowClass(
+        call["x"].dtype, vector, length % vector != 0, threads, lanes, TILE_CHUNKS, True, unaligned=unaligned
+    )
+    down, across = ceil_div(height, GROUP), ceil_div(length, GROUP)
+    grid = count // max(height, 1) * down * across
+    if grid > MAX_GRID:
+        return _too_many(grid)
+    args = (
+        *(pointer(call, name) for name in ("x", "q", "scale")),
+        ("height", Scalar("i64", height)),
+        ("length", Scalar("i64", length)),
+        *stride_arguments(views),
+        ("down", Scalar("i32", down)),
+        ("across", Scalar("i32", across)),
+        _eps(call),
+    )
+    defines = (("PASS", "TILES"), *_defines(call), ("STRIDED", int(strided)))
+    kernel = kind.kernel(_FOLDER / "groups.cu", "quantize_tiles", defines)
+    return Plan((Launch(kernel, (grid, 1, 1), args),))
+
+
+def static(call: Call) -> Plan | Rejected:
+    """q from x and a scale: one launch."""
+    views = _views(call)
+    first = views["x"]
+    if all(view.stride == view.length for view in views.values()):
+        total = first.count * first.length
+        views = dict.fromkeys(views, Rows(1, total, total))
+        first = views["x"]
+    kind, across, grid = element_class(call, call["x"].dtype, views)
+    if grid > MAX_GRID:
+        return _too_many(grid)
+    args = (
+        *(pointer(call, name) for name in ("x", "scale", "q")),
+        ("rows", Scalar("i64", first.count)),
+        ("length", Scalar("i64", first.length)),
+        *stride_arguments(views),
+        ("across", Scalar("i32", across)),
+    )
+    kernel = kind.kernel(_FOLDER / "tensor.cu", "quantize_elements", (("PASS", "ELEMENTS"), *_defines(call)))
+    return Plan((Launch(kernel, (grid, 1, 1), args),))
+
+
+def amax_scale(call: Call) -> Plan | Rejected:
+    """The scale of x: the greatest magnitude of each block's part, then of the blocks."""
+    first = rows(call["x"])
+    if first.stride == first.length:
+        first = Rows(1, first.count * first.length, first.count * first.length)
+    one, _, _ = element_class(call, call["x"].dtype, {"x": first})
+    kind = replace(one, chunks=SLICE_CHUNKS if one.vector > 1 else 2 * SLICE_CHUNKS)
+    across = ceil_div(first.length, kind.lanes * kind.chunks * kind.vector)
+    slices = across * ceil_div(first.count, kind.rows_per_block)
+    if slices > MAX_GRID:
+        return _too_many(slices)
+    blocks = max(min(slices, SLICES * call.device.multiprocessors), 1)
+    amax = Pointer("amax", aligned=True)
+    power = ("POWER_OF_2", int(call.params["power_of_2"]))
+    parts = (
+        pointer(call, "x"),
+        ("amax", amax),
+        ("rows", Scalar("i64", first.count)),
+        ("length", Scalar("i64", first.length)),
+        *stride_arguments({"x": first}),
+        ("across", Scalar("i32", max(across, 1))),
+        ("slices", Scalar("i32", slices)),
+    )
+    last = (
+        ("amax", amax),
+        pointer(call, "scale"),
+        ("blocks", Scalar("i32", blocks)),
+        ("largest", Scalar("f32", call.params["largest"])),
+        _eps(call),
+    )
+    source = _FOLDER / "tensor.cu"
+    whole = RowClass("float32", 1, False, THREADS, THREADS, 1, True)
+    launches = (
+        Launch(kind.kernel(source, "amax_slices", (("PASS", "SLICES"),)), (blocks, 1, 1), parts),
+        Launch(whole.kernel(source, "amax_blocks", (("PASS", "BLOCKS"), power)), (1, 1, 1), last),
+    )
+    return Plan(launches, (Workspace("amax", (blocks,), "float32"),))
