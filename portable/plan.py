@@ -89,10 +89,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The address of a tensor or workspace. `aligned` promises a multiple of 16 bytes."""
+    """The address of a tensor or workspace. `aligned` promises a multiple of 16 bytes. With `as_bytes` a Triton
+    kernel gets a pointer to bytes whatever the tensor holds: it takes none to a type that its GPU lacks."""
 
     tensor: str
     aligned: bool = False
+    as_bytes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,45 @@ The constants are those of portable.kernels._lib.minifloat.constants.
 
 from __future__ import annotations
 
+import re
+
 import triton
 import triton.language as tl
+
+from portable.plan import Device
+
+_CONVERTED = ("float8_e4m3fn", "float8_e5m2")
+
+
+def converts(device: Device, dtype: str) -> bool:
+    """Whether the GPU rounds to this type in one instruction that saturates and keeps NaN, and Triton uses it:
+    cvt.rn.satfinite of sm_89 and later. Written out a code takes fifteen instructions."""
+    number = re.fullmatch(r"sm_(\d+)[af]?", device.arch)
+    return number is not None and int(number[1]) >= 89 and dtype in _CONVERTED
 
 
 @triton.jit
 def encode(
     x, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LARGEST: tl.constexpr,
+    NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr = False,  # pyright: ignore[reportArgumentType]
+):  # fmt: skip
+    """The codes of float32 numbers, as uint8; with CONVERT, by the GPU's instruction (`converts`)."""
+    if CONVERT:
+        if MANTISSA == 3:
+            codes = x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        else:
+            codes = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    else:
+        codes = written_out(x, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ)
+    return codes
+
+
+@triton.jit
+def written_out(
+    x, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LARGEST: tl.constexpr,
     NAN: tl.constexpr, FNUZ: tl.constexpr,
 ):  # fmt: skip
-    """The codes of float32 numbers, as uint8."""
+    """The same from integer operations and one addition."""
     DROP: tl.constexpr = 23 - MANTISSA
     MAGIC: tl.constexpr = (1 - BIAS - MANTISSA + 23 + 127) << 23
     SMALLEST_NORMAL: tl.constexpr = (1 - BIAS + 127) << 23

@@ -1,0 +1,336 @@
+"""The quantisers in Triton. q is a tensor of bytes to them: Triton's types of 8 bits are not on all GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from portable.dtypes import itemsize
+from portable.kernels._lib.minifloat import constants, largest
+from portable.kernels._lib.triton.minifloat import converts, encode
+from portable.kernels._lib.triton.rows import (
+    MAX_GRID,
+    UNFUSED,
+    RowTile,
+    divisible,
+    element_tile,
+    plan_elementwise,
+    row_args,
+    row_starts,
+    row_tile,
+    setting,
+    tile_launch,
+    too_large,
+    unit_of,
+    warps,
+)
+from portable.layout import ceil_div, next_power_of_2, rows
+from portable.plan import (
+    Argument,
+    Call,
+    Launch,
+    Plan,
+    Pointer,
+    Rejected,
+    Scalar,
+    TritonKernel,
+    Workspace,
+)
+
+GROUP = 128
+RESIDENT, RESIDENT_AMD = 16384, 32768
+TILE_ELEMENTS = 64
+"""Elements of a 128x128 tile that a thread has."""
+PROGRAMS = 8
+"""Programs a multiprocessor that read a whole tensor."""
+WITH_SUBNORMALS = (*UNFUSED, ("enable_reflect_ftz", False))
+"""A given scale may be so large that its reciprocal is subnormal, which Triton's division flushes (NVIDIA)."""
+
+
+@triton.jit
+def magnitudes(x):
+    """|x| as the bits of float32, which are ordered as the numbers are, with NaN above Inf."""
+    return x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def scale_of(most, eps, largest, POWER_OF_2: tl.constexpr):
+    """The dequantisation scales of groups from the bits of their greatest magnitudes."""
+    most = tl.maximum(most, eps.to(tl.int32, bitcast=True))
+    scale = tl.div_rn(most.to(tl.float32, bitcast=True), largest)
+    if POWER_OF_2:
+        up = (scale.to(tl.int32, bitcast=True) + 0x007FFFFF) & 0x7F800000
+        scale = tl.where(scale == scale, up.to(tl.float32, bitcast=True), scale)
+    return scale
+
+
+@triton.jit
+def quantize_rows(
+    x_ptr, x_stride, q_ptr, q_stride, scale_ptr, count, length, eps, largest,
+    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
+    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows of at most BLOCK elements."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = row < count
+    col = tl.arange(0, BLOCK)[None, :]
+    mask = there[:, None] & (col < divisible(length, UNIT))
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0)
+    scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
+    tl.store(scale_ptr + row, scale, mask=there)
+    value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
+    codes = encode(value, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+    tl.store(row_starts(q_ptr, row, q_stride, UNIT) + col, codes, mask=mask)
+
+
+@triton.jit
+def quantize_rows_stream(
+    x_ptr, x_stride, q_ptr, q_stride, scale_ptr, length, eps, largest,
+    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
+    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row of any length, read twice, the second time backwards."""
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * divisible(x_stride, UNIT)
+    q_row = q_ptr + row * divisible(q_stride, UNIT)
+    length = divisible(length, UNIT)
+    lane = tl.arange(0, BLOCK)
+    most = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, length, BLOCK):
+        col = start + lane
+        most = tl.maximum(most, magnitudes(tl.load(x_row + col, mask=col < length, other=0.0)))
+    scale = scale_of(tl.max(most, axis=0), eps, largest, POWER_OF_2)
+    tl.store(scale_ptr + row, scale)
+    inverse = tl.div_rn(1.0, scale)
+    for start in range(0, length, BLOCK):
+        col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
+        x = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
+        codes = encode(x * inverse, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+        tl.store(q_row + col, codes, mask=col < length)
+
+
+@triton.jit
+def quantize_groups(
+    x_ptr, x_stride, q_ptr, q_stride, scale_ptr, groups, across, length, eps, largest,
+    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
+    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS of the `groups`, of BLOCK columns each; a row of x has `across` of them."""
+    group = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = group < groups
+    row = group // across
+    first = (group - row * across).to(tl.int64) * BLOCK
+    row = row.to(tl.int64)
+    lane = tl.arange(0, BLOCK)[None, :]
+    mask = there[:, None] & (first[:, None] + lane < divisible(length, UNIT))
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + first[:, None] + lane, mask=mask, other=0.0)
+    scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
+    tl.store(scale_ptr + group, scale, mask=there)
+    value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
+    codes = encode(value, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+    tl.store(row_starts(q_ptr, row, q_stride, UNIT) + first[:, None] + lane, codes, mask=mask)
+
+
+@triton.jit
+def quantize_tiles(
+    x_ptr, x_stride, q_ptr, q_stride, scale_ptr, height, length, down, across, eps, largest,
+    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
+    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A tile of ROWS x BLOCK; a matrix of `height` rows has `down` x `across` of them."""
+    tile = tl.program_id(0)
+    line = tile // across
+    matrix = (line // down).to(tl.int64)
+    top = (line % down).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    col = ((tile % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    row = matrix * height + top
+    mask = (top < height)[:, None] & (col < divisible(length, UNIT))
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0)
+    scale = scale_of(tl.max(tl.max(magnitudes(x), axis=1), axis=0), eps, largest, POWER_OF_2)
+    tl.store(scale_ptr + tile, scale)
+    value = x.to(tl.float32) * tl.div_rn(1.0, scale)
+    codes = encode(value, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+    tl.store(row_starts(q_ptr, row, q_stride, UNIT) + col, codes, mask=mask)
+
+
+@triton.jit
+def quantize_elements(
+    x_ptr, x_stride, q_ptr, q_stride, count, length, chunks, scale_ptr,
+    BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
+    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One tile by a given scale."""
+    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
+    value = x * tl.div_rn(1.0, tl.load(scale_ptr))
+    codes = encode(value, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+    tl.store(row_starts(q_ptr, row, q_stride, UNIT) + col, codes, mask=mask)
+
+
+@triton.jit
+def amax_slices(
+    x_ptr, x_stride, amax_ptr, count, length, chunks, tiles,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The bits of the greatest magnitude of every num_programs-th tile, of `chunks` tiles a row."""
+    lane = tl.arange(0, BLOCK)[None, :]
+    most = tl.zeros([ROWS, BLOCK], tl.int32)
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        row = (tile // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        start = (tile % chunks).to(tl.int64) * BLOCK
+        left = tl.minimum(length - start, BLOCK).to(tl.int32)
+        mask = (row < count)[:, None] & (lane < divisible(left, UNIT))
+        x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + start + lane, mask=mask, other=0.0)
+        most = tl.maximum(most, magnitudes(x))
+    tl.store(amax_ptr + tl.program_id(0), tl.max(tl.max(most, axis=1), axis=0))
+
+
+@triton.jit
+def amax_blocks(
+    amax_ptr, scale_ptr, blocks, eps, largest, POWER_OF_2: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The scale from the bits of `blocks` parts' greatest magnitudes."""
+    place = tl.arange(0, BLOCK)
+    most = tl.max(tl.load(amax_ptr + place, mask=place < blocks, other=0), axis=0)
+    tl.store(scale_ptr, scale_of(most, eps, largest, POWER_OF_2))
+
+
+def _format(call: Call) -> tuple[tuple[str, Any], ...]:
+    power = ("POWER_OF_2", bool(call.params.get("power_of_2", False)))
+    dtype = call["q"].dtype
+    return (power, *constants(dtype).items(), ("CONVERT", converts(call.device, dtype)))
+
+
+def _numbers(call: Call) -> list[tuple[str, Argument]]:
+    most = call.params["largest"] if "largest" in call.params else largest(call["q"].dtype)
+    return [("eps", Scalar("f32", call.params["eps"])), ("largest", Scalar("f32", most))]
+
+
+def _aligned(call: Call) -> tuple[int, list[tuple[str, Argument]]]:
+    """The elements that divide rows of x and q, and the arguments of both and of the scales."""
+    names = ("x", "q")
+    unit = unit_of(call, names, names, call["x"].shape[-1])
+    return unit, [*_as_bytes(row_args(call, names, unit > 1)), ("scale_ptr", Pointer("scale"))]
+
+
+def _as_bytes(args: Iterable[tuple[str, Argument]]) -> list[tuple[str, Argument]]:
+    """The same, with q as bytes."""
+    return [
+        (name, replace(arg, as_bytes=True) if name == "q_ptr" and isinstance(arg, Pointer) else arg)
+        for name, arg in args
+    ]
+
+
+def row(call: Call) -> Plan | Rejected:
+    """q and scale from x: one launch."""
+    count, length, _ = rows(call["x"])
+    unit, args = _aligned(call)
+    tile = row_tile(call, length, unit, RESIDENT, RESIDENT_AMD)
+    if rejected := too_large(count, length, tile):
+        return rejected
+    if not tile.streams:
+        args.append(("count", Scalar("i64", count)))
+    args += [("length", Scalar("i32", length)), *_numbers(call)]
+    function = quantize_rows_stream if tile.streams else quantize_rows
+    return Plan((tile_launch(call, tile, function, args, count, *_format(call)),))
+
+
+def groups(call: Call) -> Plan | Rejected:
+    """q and a scale per 128 columns: one launch."""
+    count, length, stride = rows(call["x"])
+    unit, args = _aligned(call)
+    across = ceil_div(length, GROUP)
+    size = setting(call, "TILE")
+    tile = RowTile(size // GROUP, GROUP, unit, warps(call.device, size // 16), False)
+    if count * across > MAX_GRID - tile.rows:
+        return Rejected(f"{count * across} groups: more than {MAX_GRID}")
+    groups = count * across
+    if length % GROUP == 0 and stride == length:  # one long row
+        across, length = groups, count * length
+    args += [
+        ("groups", Scalar("i32", groups)),
+        ("across", Scalar("i32", max(across, 1))),
+        ("length", Scalar("i64", length)),
+        *_numbers(call),
+    ]
+    kernel = tile.kernel(quantize_groups, *_format(call))
+    return Plan((Launch(kernel, (ceil_div(groups, tile.rows), 1, 1), tuple(args)),))
+
+
+def tiles(call: Call) -> Plan | Rejected:
+    """q and a scale per 128x128: one launch, of a program a tile."""
+    height = call["x"].shape[-2]
+    count, length, _ = rows(call["x"])
+    unit, args = _aligned(call)
+    down, across = ceil_div(height, GROUP), ceil_div(length, GROUP)
+    grid = count // max(height, 1) * down * across
+    if grid > MAX_GRID:
+        return Rejected(f"{grid} tiles: more than {MAX_GRID}")
+    args += [
+        ("height", Scalar("i64", height)),
+        ("length", Scalar("i64", length)),
+        ("down", Scalar("i32", down)),
+        ("across", Scalar("i32", across)),
+        *_numbers(call),
+    ]
+    tile = RowTile(GROUP, GROUP, unit, warps(call.device, GROUP * GROUP // TILE_ELEMENTS), False)
+    return Plan((Launch(tile.kernel(quantize_tiles, *_format(call)), (grid, 1, 1), tuple(args)),))
+
+
+def static(call: Call) -> Plan | Rejected:
+    """q from x and a scale: one launch."""
+    format_ = _format(call)[1:]
+    plan = plan_elementwise(call, ("x", "q"), quantize_elements, *format_, options=WITH_SUBNORMALS)
+    if isinstance(plan, Rejected):
+        return plan
+    (launch,) = plan.launches
+    args = (*_as_bytes(launch.args), ("scale_ptr", Pointer("scale")))
+    return Plan((replace(launch, args=args),))
+
+
+def amax_scale(call: Call) -> Plan | Rejected:
+    """The scale of x: the greatest magnitude of each program's part, then of the programs."""
+    count, length, stride = rows(call["x"])
+    size = setting(call, "TILE")
+    if stride == length:
+        count, length, stride = 1, count * length, 0
+    per_thread = 16 // itemsize(call["x"].dtype)
+    unit = per_thread if call["x"].alignment >= 16 and not (length | stride) % per_thread else 1
+    block = size if count == 1 else min(size, max(16, next_power_of_2(length)))
+    tile = RowTile(size // block, block, unit, warps(call.device, size // (2 * per_thread)), length > block)
+    chunks = ceil_div(length, block)
+    parts = chunks * ceil_div(count, tile.rows)
+    if parts > MAX_GRID // 2:
+        return Rejected(f"{parts} tiles of {size} elements: more than {MAX_GRID // 2}")
+    programs = max(min(parts, PROGRAMS * call.device.multiprocessors), 1)
+    first: list[tuple[str, Argument]] = [
+        ("x_ptr", Pointer("x", unit > 1)),
+        ("x_stride", Scalar("i64", stride)),
+        ("amax_ptr", Pointer("amax", True)),
+        ("count", Scalar("i64", count)),
+        ("length", Scalar("i64", length)),
+        ("chunks", Scalar("i32", max(chunks, 1))),
+        ("tiles", Scalar("i32", parts)),
+    ]
+    last: list[tuple[str, Argument]] = [
+        ("amax_ptr", Pointer("amax", True)),
+        ("scale_ptr", Pointer("scale")),
+        ("blocks", Scalar("i32", programs)),
+        *_numbers(call),
+    ]
+    power = ("POWER_OF_2", bool(call.params["power_of_2"]))
+    merge = TritonKernel(amax_blocks, (power, ("BLOCK", next_power_of_2(programs))), 4, options=UNFUSED)
+    launches = (
+        Launch(tile.kernel(amax_slices), (programs, 1, 1), tuple(first)),
+        Launch(merge, (1, 1, 1), tuple(last)),
+    )
+    return Plan(launches, (Workspace("amax", (programs,), "int32"),))
