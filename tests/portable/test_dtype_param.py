@@ -7,6 +7,7 @@ import torch
 
 import portable
 from portable import errors
+from portable.conformance.cases import case as case_module
 from portable.conformance.cases import generate
 from portable.conformance.execute import runner
 from portable.conformance.judge import reference
@@ -107,12 +108,15 @@ def test_cases_of_each_row_ask_for_its_dtype(folder):
         "float32",
         "bfloat16",
     }
-    assert {dict(case.types)["R"] for case in cases} == {"float32", "bfloat16"}
+    assert {(dict(case.types)["T"], dict(case.types)["R"]) for case in cases} == {
+        ("float32", "float32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16"),
+    }  # fmt: skip
     results = [
         runner.run_case(reference.materialize(case, spec), "torch", torch.device("cpu")) for case in cases
     ]
     assert {result.state for result in results} <= {"Pass", "NotSupported"}
     assert {dict(r.case.types)["R"] for r in results if r.state == "Pass"} == {"float32", "bfloat16"}
+    assert all(case_module.parse(case.id, spec) == case for case in cases)
 
 
 def test_a_default_or_an_unknown_type_variable_is_refused(folder):

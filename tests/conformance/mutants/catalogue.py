@@ -18,6 +18,7 @@ from . import (
     optimizers,
     pages,
     products,
+    quantisers,
     ropes,
     samples,
     softmaxes,
@@ -30,8 +31,8 @@ from .registry import Mutant, found
 
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
-    *(gated_products, losses, means, norms, optimizers, weights, varlen, pages, products, ropes, samples),
-    *(softmaxes, sources, tables),
+    *(gated_products, losses, means, norms, optimizers, weights, varlen, pages, products, quantisers, ropes),
+    *(samples, softmaxes, sources, tables),
 )
 """Whose mutants these are."""
 
