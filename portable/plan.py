@@ -89,8 +89,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The address of a tensor or workspace. `aligned` promises a multiple of 16 bytes. With `as_bytes` a Triton
-    kernel gets a pointer to bytes whatever the tensor holds: it takes none to a type that its GPU lacks."""
+    """The address of a tensor or workspace. `aligned` promises a multiple of 16 bytes. With `as_bytes` a
+    Triton kernel gets a pointer to bytes, whatever the tensor holds: Triton takes none to a type of 8 bits
+    that the GPU lacks."""
 
     tensor: str
     aligned: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from portable import dtypes
 from portable.kernels._lib.minifloat import format_type
 from portable.kernels._lib.plans.elementwise_plan import element_class
 from portable.kernels._lib.plans.row_class import (
@@ -23,7 +24,6 @@ from portable.kernels._lib.plans.row_class import (
     stride_arguments,
     vector_length,
 )
-from portable import dtypes
 from portable.layout import Rows, ceil_div, rows
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, Workspace
 
@@ -34,8 +34,9 @@ CHUNKS = 2
 """Vectors of a lane, of different groups."""
 TILE_CHUNKS = 8
 """Vectors of a lane of a 128x128 tile: 256 threads of 16-bit elements, 512 of float32."""
-SLICES, SLICE_CHUNKS = 8, 4
-"""Blocks a multiprocessor that read a whole tensor, and vectors that a lane of theirs has in flight."""
+BLOCKS, LEAST_SLICES, SLICE_CHUNKS = 8, 2, 4
+"""The most blocks a multiprocessor that read a whole tensor, the fewest slices of it that each takes where it
+has as many, and vectors of a slice that a lane has in flight."""
 
 
 def _defines(call: Call) -> tuple[tuple[str, int | str], ...]:
@@ -98,9 +99,7 @@ def groups(call: Call) -> Plan | Rejected:
     vectors = power_of_two(ceil_div(length, vector))
     lanes = min(max(vectors // CHUNKS, GROUP // vector), THREADS)
     tail = length % vector != 0
-    kind = RowClass(
-        call["x"].dtype, vector, tail, THREADS, lanes, CHUNKS, False, unaligned=unaligned
-    )
+    kind = RowClass(call["x"].dtype, vector, tail, THREADS, lanes, CHUNKS, False, unaligned=unaligned)
     across = ceil_div(length, lanes * CHUNKS * vector)
     grid = across * ceil_div(count, kind.rows_per_block)
     if grid > MAX_GRID:
@@ -180,7 +179,7 @@ def amax_scale(call: Call) -> Plan | Rejected:
     slices = across * ceil_div(first.count, kind.rows_per_block)
     if slices > MAX_GRID:
         return _too_many(slices)
-    blocks = max(min(slices, SLICES * call.device.multiprocessors), 1)
+    blocks = max(min(ceil_div(slices, LEAST_SLICES), BLOCKS * call.device.multiprocessors), 1)
     amax = Pointer("amax", aligned=True)
     power = ("POWER_OF_2", int(call.params["power_of_2"]))
     parts = (

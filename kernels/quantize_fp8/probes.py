@@ -32,7 +32,7 @@ def _rows(points: Tensor, last: float) -> Tensor:
 
 
 def nearest_even(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
-    """where the scale is a power of two, x is rounded to the nearest number, the one of an even code of two"""
+    """where the scale is a power of two, x is rounded to the nearest number, of two the one of an even code"""
     for kind in DTYPES:
         points, wanted = near_midpoints(kind)
         most = numbers(kind)[-1]
@@ -109,4 +109,19 @@ def upwards(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     return True
 
 
-PROBES = (nearest_even, every_number, without_numbers, next_to_nothing, upwards)
+def greatest_anywhere(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
+    """the greatest magnitude of a group is found wherever it is, in long rows too"""
+    for length in (65, 129, 700, 5000, 66000):
+        places = torch.tensor([0, 63, 64, length // 2, length - 1])
+        x = torch.full((len(places), 1, length), 0.5, dtype=dtype)
+        x[torch.arange(len(places)), 0, places] = -2.0
+        _, scale = call({"x": x.to(device), "dtype": torch.float8_e5m2, "power_of_2": True})
+        groups = scale.cpu().reshape(len(places), -1)
+        wanted = torch.full_like(groups, 2.0**-16)
+        wanted[torch.arange(len(places)), places // 128 if groups.shape[1] > 1 else 0] = 2.0**-14
+        if not torch.equal(groups, wanted):
+            return False
+    return True
+
+
+PROBES = (greatest_anywhere, nearest_even, every_number, without_numbers, next_to_nothing, upwards)

@@ -45,10 +45,12 @@ GROUP = 128
 RESIDENT, RESIDENT_AMD = 16384, 32768
 TILE_ELEMENTS = 64
 """Elements of a 128x128 tile that a thread has."""
-PROGRAMS = 8
-"""Programs a multiprocessor that read a whole tensor."""
+PROGRAMS, LEAST_TILES = 8, 2
+"""The most programs a multiprocessor that read a whole tensor, and the fewest tiles of it that each takes
+where it has as many."""
 WITH_SUBNORMALS = (*UNFUSED, ("enable_reflect_ftz", False))
-"""A given scale may be so large that its reciprocal is subnormal, which Triton's division flushes (NVIDIA)."""
+"""A given scale may be so large that its reciprocal is subnormal; libdevice's division would flush it
+(NVIDIA, releases of Triton that use it)."""
 
 
 @triton.jit
@@ -311,7 +313,7 @@ def amax_scale(call: Call) -> Plan | Rejected:
     parts = chunks * ceil_div(count, tile.rows)
     if parts > MAX_GRID // 2:
         return Rejected(f"{parts} tiles of {size} elements: more than {MAX_GRID // 2}")
-    programs = max(min(parts, PROGRAMS * call.device.multiprocessors), 1)
+    programs = max(min(ceil_div(parts, LEAST_TILES), PROGRAMS * call.device.multiprocessors), 1)
     first: list[tuple[str, Argument]] = [
         ("x_ptr", Pointer("x", unit > 1)),
         ("x_stride", Scalar("i64", stride)),

@@ -16,8 +16,8 @@ _CONVERTED = ("float8_e4m3fn", "float8_e5m2")
 
 
 def converts(device: Device, dtype: str) -> bool:
-    """Whether the GPU rounds to this type in one instruction that saturates and keeps NaN, and Triton uses it:
-    cvt.rn.satfinite of sm_89 and later. Written out a code takes fifteen instructions."""
+    """Whether the GPU rounds to this type in one instruction that saturates and keeps NaN, and Triton uses
+    it: cvt.rn.satfinite of sm_89 and later. Written out a code takes fifteen instructions."""
     number = re.fullmatch(r"sm_(\d+)[af]?", device.arch)
     return number is not None and int(number[1]) >= 89 and dtype in _CONVERTED
 

@@ -45,7 +45,10 @@ class Quantiser:
         return minifloat.encode(value, dtype)
 
     def __call__(self, x, *, dtype, power_of_2, eps):
-        x, (m, k) = x if self.height > 1 else x[..., None, :], (x.shape[-2:] if self.height > 1 else (1, x.shape[-1]))
+        x, (m, k) = (
+            x if self.height > 1 else x[..., None, :],
+            (x.shape[-2:] if self.height > 1 else (1, x.shape[-1])),
+        )
         length = self.length or max(k, 1)
         down, across = -(-m // self.height), max(-(-k // length), int(not self.length))
         shape = (*x.shape[:-2], down * self.height, across * length)
@@ -246,7 +249,10 @@ def _amax(name, change):
         return right("amax_scale")(change(x), largest=largest, power_of_2=power_of_2, eps=eps)
 
 
-_amax("the last row left out", lambda x: x.reshape(-1, x.shape[-1])[:-1] if x[..., 0].numel() > 1 else x)
+_amax(
+    "the last row left out",
+    lambda x: x.reshape(-1, x.shape[-1])[:-1] if x.dim() > 1 and x.shape[0] > 1 and x.numel() else x,
+)
 _amax("NaN left out", lambda x: torch.where(x.isnan(), 0.0, x))
 
 
@@ -260,7 +266,11 @@ source(
 )
 source(
     *("quantize_fp8_1x128", "cpp", "gfx942", "groups of 64"),
-    Edit("quantize_fp8/groups.cu", "reduce_warp<Greatest, GROUP_LANES>", "reduce_warp<Greatest, GROUP_LANES / 2>"),
+    Edit(
+        "quantize_fp8/groups.cu",
+        "reduce_warp<Greatest, GROUP_LANES>",
+        "reduce_warp<Greatest, GROUP_LANES / 2>",
+    ),
 )
 source(
     *("quantize_fp8_128x128", "cpp", "gfx942", "the tile of the lane's warp alone"),
@@ -283,6 +293,6 @@ source(
     Edit(TRITON, "(top < height)[:, None] &", "(top < height + 1)[:, None] &"),
 )
 source(
-    *("quantize_fp8_static", "triton", "gfx942", "subnormal numbers of the type cut"),
-    Edit(TRITON_ENCODE, "2.0 ** (1 - BIAS - MANTISSA + 23)).to(", "2.0 ** (1 - BIAS - MANTISSA + 23) - 0.25 * 2.0 ** (1 - BIAS - MANTISSA)).to("),
+    *("quantize_fp8_static", "triton", "gfx942", "subnormal numbers of the type flushed"),
+    Edit(TRITON_ENCODE, "tl.where(bits < SMALLEST_NORMAL, below,", "tl.where(bits < SMALLEST_NORMAL, 0,"),
 )
