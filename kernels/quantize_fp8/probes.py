@@ -32,7 +32,7 @@ def _rows(points: Tensor, last: float) -> Tensor:
 
 
 def nearest_even(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
-    """where the scale is a power of two, x is rounded to the nearest number, of two the one of an even code"""
+    """where the scale is a power of two, x is rounded to the nearest, of two the one of an even code"""
     for kind in DTYPES:
         points, wanted = near_midpoints(kind)
         most = numbers(kind)[-1]

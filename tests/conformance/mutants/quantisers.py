@@ -45,10 +45,8 @@ class Quantiser:
         return minifloat.encode(value, dtype)
 
     def __call__(self, x, *, dtype, power_of_2, eps):
-        x, (m, k) = (
-            x if self.height > 1 else x[..., None, :],
-            (x.shape[-2:] if self.height > 1 else (1, x.shape[-1])),
-        )
+        x = x if self.height > 1 else x[..., None, :]
+        m, k = x.shape[-2:]
         length = self.length or max(k, 1)
         down, across = -(-m // self.height), max(-(-k // length), int(not self.length))
         shape = (*x.shape[:-2], down * self.height, across * length)
@@ -101,7 +99,7 @@ class _(Quantiser):
 @_add("quantize_fp8", "power of two rounded down")
 class _(Quantiser):
     def up(self, scale):
-        fraction, exponent = torch.frexp(scale)
+        _, exponent = torch.frexp(scale)
         return torch.where(scale.isfinite(), torch.ldexp(torch.ones_like(scale), exponent - 1), scale)
 
 
