@@ -52,7 +52,7 @@ def written_out(
     below = (bits.to(tl.float32, bitcast=True) + 2.0 ** (1 - BIAS - MANTISSA + 23)).to(
         tl.int32, bitcast=True
     ) - MAGIC
-    rounded = (bits + ((1 << (DROP - 1)) - 1) + ((bits >> DROP) & 1)) >> DROP
+    rounded = (bits + ((1 << (DROP - 1)) - 1) + ((bits >> DROP) & 1)) >> DROP  # pyright: ignore[reportOperatorIssue]
     code = tl.where(bits < SMALLEST_NORMAL, below, rounded - ((127 - BIAS) << MANTISSA))
     # Of a number of the greatest exponent the sum is beyond int32: it is too large in any case.
     code = tl.where(bits >= 0x7F000000, LARGEST, tl.minimum(code, LARGEST))
@@ -69,11 +69,12 @@ def decode(
     NAN: tl.constexpr, FNUZ: tl.constexpr,
 ):  # fmt: skip
     """The float32 numbers of codes."""
-    SIGN: tl.constexpr = 1 << (BITS - 1)
+    SIGN: tl.constexpr = 1 << (BITS - 1)  # pyright: ignore[reportOperatorIssue]
     code = codes.to(tl.int32)
     size = code & (SIGN - 1)
     normal = ((size << (23 - MANTISSA)) + ((127 - BIAS) << 23)).to(tl.float32, bitcast=True)
-    x = tl.where(size < (1 << MANTISSA), size.to(tl.float32) * 2.0 ** (1 - BIAS - MANTISSA), normal)
+    subnormal = size < (1 << MANTISSA)  # pyright: ignore[reportOperatorIssue]
+    x = tl.where(subnormal, size.to(tl.float32) * 2.0 ** (1 - BIAS - MANTISSA), normal)
     if NAN >= 0:
         if FNUZ:
             x = tl.where(code == NAN, float("nan"), x)
