@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from portable import dtypes
 from portable.conformance.perf.libraries import (
     LIBRARIES,
     Adapter,
@@ -195,6 +196,8 @@ def explained(error: Exception) -> str:
 
 def _relative_error(expected: Tensor, got: Tensor) -> float:
     wide = torch.float64 if expected.dtype == torch.float64 else torch.float32
+    if dtypes.of(expected.dtype).bits == 8:  # of those torch has no norm
+        expected = expected.to(wide)
     norm = torch.linalg.vector_norm(expected, dtype=wide)
     return float(torch.linalg.vector_norm(got.to(wide) - expected.to(wide)) / norm.clamp_min(1e-30))
 

@@ -60,9 +60,10 @@ def tiles(
 ) -> tuple[Tensor, Tensor]:
     """q and a scale per tile of `rows` x 128; of a tile at the edge that of what is there."""
     m, k = x.shape[-2:]
-    down, across = -(-m // rows), -(-k // GROUP)
-    whole = pad(x, (0, across * GROUP - k, 0, down * rows - m))
-    parts = whole.reshape(*x.shape[:-2], down, rows, across, GROUP)
+    rows, columns = min(rows, max(m, 1)), min(GROUP, max(k, 1))
+    down, across = -(-m // rows), -(-k // columns)
+    whole = pad(x, (0, across * columns - k, 0, down * rows - m))
+    parts = whole.reshape(*x.shape[:-2], down, rows, across, columns)
     scale = scale_of(parts.abs().amax((-3, -1), keepdim=True), minifloat.largest(types["Q"]), power_of_2, eps)
     q = quantized(parts, scale, types["Q"]).reshape(whole.shape)[..., :m, :k]
     return q, scale[..., :, 0, :, 0].to(x.dtype)

@@ -43,7 +43,7 @@ from portable.plan import (
 
 GROUP = 128
 RESIDENT, RESIDENT_AMD = 16384, 32768
-TILE_ELEMENTS = 64
+TILE_ELEMENTS = 32
 """Elements of a 128x128 tile that a thread has."""
 PROGRAMS, LEAST_TILES = 8, 2
 """The most programs a multiprocessor that read a whole tensor, and the fewest tiles of it that each takes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from portable import dtypes
 from portable.dispatch import arguments, fast_path
 from portable.errors import UnsupportedTransformError
 
@@ -35,7 +36,14 @@ def register(
             result = _one_by_one(call, inputs, dims, info.batch_size)
         else:
             logical = _elements(inputs, dims, 0)
-            params = arguments.check_params(spec, params, logical)  # an axis is counted from the end
+            params = [
+                dtypes.of(value).storage if param.type == "dtype" else value
+                for param, value in zip(
+                    spec.params.values(),
+                    arguments.check_params(spec, params, logical),  # an axis is counted from the end
+                    strict=True,
+                )
+            ]
             result = call(_moved(spec, inputs, dims, logical, info.batch_size))
         return result, (0 if len(spec.outputs) == 1 else (0,) * len(spec.outputs))
 

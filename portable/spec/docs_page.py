@@ -113,7 +113,7 @@ def _semantics(spec: Spec) -> list[str]:
     }[spec.autocast]
     composed = any(each.kind == "run" for each in spec.implementations)
     gradient = "It has a gradient." if spec.gradient or composed else "It has no gradient."
-    if not spec.tolerance:  # integers alone come out
+    if not spec.tolerance or not any(each.gradient for each in spec.inputs.values()):  # or integers alone
         gradient = "It has no gradient."
     if spec.mutated:
         gradient = "It has no gradient" + (", where it writes in place." if spec.outputs else ".")

@@ -21,6 +21,11 @@ def test_every_group_asks_for_cases_of_implementations_that_exist(group):
             assert all(spec.implementation(name) is not None for name in each.impls)
 
 
+def test_what_a_parameter_says_may_be_of_any_type():
+    row = sweep.uniform_types(registry.spec("quantize_fp8"), "bfloat16")
+    assert row is not None and (row["T"], row["Q"]) == ("bfloat16", "float8_e4m3fn")
+
+
 def test_the_names_of_groups_are_distinct_and_unknown_ones_are_refused():
     names = [group.name for group in sweep.groups()]
     assert len(set(names)) == len(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,11 +11,16 @@ import torch
 
 import portable
 from portable import errors
+from portable.conformance.cases.case import make_shape, params_of
+from portable.conformance.execute import runner
+from portable.conformance.perf import baselines, bench
 from portable.kernels._lib import minifloat
 from portable.kernels.quantize_fp8.codes import DTYPES, codes_of, numbers
 from portable.plan import Device, Launch, Pointer, TritonKernel
 from portable.runtime import triton_build
+from portable.spec import docs_page, registry
 
+OPS = ("quantize_fp8", "quantize_fp8_1x128", "quantize_fp8_128x128", "quantize_fp8_static", "amax_scale")
 SCALINGS = ("tensor", "row", "1x128", "128x128")
 
 
@@ -145,8 +151,7 @@ def test_kernels_give_the_same_bits(emulate, arch, implementation):
     x = drawn(130, 2112, seed=4, dtype=torch.bfloat16)
     expected = {scaling: portable.quantize_fp8(x, scaling) for scaling in SCALINGS}
     emulate(arch)
-    ops = ("quantize_fp8", "quantize_fp8_1x128", "quantize_fp8_128x128", "quantize_fp8_static", "amax_scale")
-    pins: dict[str, str] = dict.fromkeys(ops, implementation)
+    pins: dict[str, str] = dict.fromkeys(OPS, implementation)
     with portable.using(**pins):
         for scaling, (q, scale) in expected.items():
             got, own = portable.quantize_fp8(x, scaling)
@@ -210,6 +215,15 @@ def test_fake_tensors_have_the_shapes(scaling):
         assert one.shape == two.shape and one.dtype == two.dtype and one.device.type == "meta"
 
 
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_vmap_is_a_call_for_each(scaling):
+    x = drawn(3, 4, 200, seed=5)
+    q, scale = torch.func.vmap(lambda x: portable.quantize_fp8(x, scaling))(x)
+    for i, each in enumerate(x):
+        one, own = portable.quantize_fp8(each, scaling)
+        assert torch.equal(codes_of(q[i]), codes_of(one)) and torch.equal(scale[i], own)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_torch_compile_takes_it_whole(scaling):
@@ -217,6 +231,24 @@ def test_torch_compile_takes_it_whole(scaling):
     compiled = torch.compile(lambda x: portable.quantize_fp8(x, scaling), backend="eager", fullgraph=True)
     for one, two in zip(compiled(x), portable.quantize_fp8(x, scaling), strict=True):
         assert torch.equal(one.float(), two.float())
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_torch_s_way_is_near_enough_to_be_timed_beside_it(op):
+    spec = registry.spec(op)
+    case = bench.bench_cases(spec)[0]
+    sizes = {name: 200 for name, _ in case.shape.axes}
+    leading = {name: (3,) if dims else () for name, dims in case.shape.leading}
+    case = replace(case, shape=make_shape(spec, sizes, leading, dict(case.shape.params)))
+    tensors, params = bench.made(case, spec, torch.device("cpu"), 0), params_of(spec, case)
+    result = runner.function(op)(**tensors, **params)
+    outputs = list(result) if isinstance(result, tuple) else [result]
+    found, reasons = baselines.ready(spec, [tensors], params, outputs, ["torch"])
+    assert list(found) == ["torch"] and not reasons
+
+
+def test_its_page_says_that_it_has_no_gradient():
+    assert "It has no gradient." in docs_page.page(registry.spec("quantize_fp8"))
 
 
 def test_the_largest_numbers():

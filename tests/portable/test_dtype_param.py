@@ -93,6 +93,12 @@ def test_a_dtype_that_no_row_has_is_refused_beside_what_was_given(folder):
         portable.cast_sum(torch.ones(2, 6))
 
 
+def test_vmap_passes_it(folder):
+    x = torch.arange(24.0).reshape(2, 2, 6)
+    made = torch.func.vmap(lambda x: portable.cast_sum(x, output_dtype=torch.bfloat16))(x)
+    assert made.dtype == torch.bfloat16 and made.tolist() == x.sum(-1).tolist()
+
+
 @pytest.mark.slow
 def test_torch_compile_passes_it(folder):
     compiled = torch.compile(
