@@ -89,13 +89,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The address of a tensor or workspace. `aligned` promises a multiple of 16 bytes. With `as_bytes` a
-    Triton kernel gets a pointer to bytes, whatever the tensor holds: Triton takes none to a type of 8 bits
-    that the GPU lacks."""
+    """The address of a tensor or workspace. `aligned` promises a multiple of 16 bytes. `dtype` is what a Triton
+    kernel takes its elements for, where that is not the tensor's own: codes as uint8, where a GPU has no such
+    type."""
 
     tensor: str
     aligned: bool = False
-    as_bytes: bool = False
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

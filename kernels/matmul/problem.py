@@ -166,7 +166,7 @@ def _merged(dims: list[_Dim]) -> list[_Dim]:
     return result
 
 
-def _free_strides(rows: int, cols: int, row: int, col: int) -> tuple[int, int]:
+def free_strides(rows: int, cols: int, row: int, col: int) -> tuple[int, int]:
     """Matrix strides with those of size-1 indices, which never matter, chosen to suit kernels: a unit
     stride where the other index has none, else a well aligned leading stride."""
 
@@ -214,7 +214,7 @@ def from_matmul(call: Call) -> Problem | Rejected:
     dims = [_Dim(1, 0, 0, 0)] * (2 - len(dims)) + dims
 
     def operand(name: str, info: TensorInfo, rows: int, cols: int, strides: tuple[int, int]) -> Operand:
-        row, col = _free_strides(rows, cols, *strides)
+        row, col = free_strides(rows, cols, *strides)
         batch = (getattr(dims[0], name), getattr(dims[1], name))
         return Operand(name, info.dtype, row, col, batch, info.alignment)
 
@@ -238,7 +238,7 @@ def from_linear(call: Call) -> Problem | Rejected:
     M = y_rows.count
 
     def operand(name: str, info: TensorInfo, rows: int, cols: int, row: int, col: int) -> Operand:
-        return Operand(name, info.dtype, *_free_strides(rows, cols, row, col), (0, 0), info.alignment)
+        return Operand(name, info.dtype, *free_strides(rows, cols, row, col), (0, 0), info.alignment)
 
     return Problem(
         M, N, K,
@@ -260,7 +260,7 @@ def from_gated_linear(call: Call) -> Problem:
     M = rows(y).count
 
     def operand(name: str, info: TensorInfo, rows: int, cols: int, row: int, col: int, apart: int) -> Operand:
-        return Operand(name, info.dtype, *_free_strides(rows, cols, row, col), (apart, 0), info.alignment)
+        return Operand(name, info.dtype, *free_strides(rows, cols, row, col), (apart, 0), info.alignment)
 
     apart, column, k = weight.strides
     return Problem(

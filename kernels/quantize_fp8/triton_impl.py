@@ -227,7 +227,7 @@ def _aligned(call: Call) -> tuple[int, list[tuple[str, Argument]]]:
 def _as_bytes(args: Iterable[tuple[str, Argument]]) -> list[tuple[str, Argument]]:
     """The same, with q as bytes."""
     return [
-        (name, replace(arg, as_bytes=True) if name == "q_ptr" and isinstance(arg, Pointer) else arg)
+        (name, replace(arg, dtype="uint8") if name == "q_ptr" and isinstance(arg, Pointer) else arg)
         for name, arg in args
     ]
 

@@ -38,8 +38,7 @@ def signature(launch: Launch, types: dict[str, str]) -> tuple[tuple[str, str, bo
         if "." in name:  # what Triton passes along with the descriptor before it
             continue
         if isinstance(arg, Pointer):
-            kind = "uint8" if arg.as_bytes else types[arg.tensor]
-            rows.append((name, "*" + dtypes.of(kind).triton, arg.aligned))
+            rows.append((name, "*" + dtypes.of(arg.dtype or types[arg.tensor]).triton, arg.aligned))
         elif isinstance(arg, Scalar):
             rows.append((name, dtypes.scalar(arg.kind).triton, arg.divisible))
         elif isinstance(arg, TritonDescriptorArgument):

@@ -259,7 +259,7 @@ def test_the_largest_numbers():
 def test_triton_gets_bytes_where_it_may_not_know_the_type():
     from portable.kernels.quantize_fp8 import triton_impl
 
-    args = (("q_ptr", Pointer("q", True, as_bytes=True)), ("p_ptr", Pointer("q")))
+    args = (("q_ptr", Pointer("q", True, dtype="uint8")), ("p_ptr", Pointer("q")))
     launch = Launch(TritonKernel(triton_impl.quantize_rows, ()), (1, 1, 1), args)
     wanted = (("q_ptr", "*u8", True), ("p_ptr", "*fp8e4b8", False))
     assert triton_build.signature(launch, {"q": "float8_e4m3fnuz"}) == wanted

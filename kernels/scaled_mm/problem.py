@@ -1,0 +1,59 @@
+"""The call of scaled_mm or scaled_mm_block as planners take it: matrices with strides, scales with theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from portable.kernels.matmul.problem import Operand, Problem, free_strides
+from portable.layout import ceil_div
+from portable.plan import Call, TensorInfo
+
+BLOCK = 128
+"""Elements along k, and columns of b, that share a scale of scaled_mm_block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Scales in memory: that of a row of a and a block of k, or of a block of k and a column (block) of b, is
+    `outer` elements of its first index and `inner` of its second from the base. A stride of 0 repeats."""
+
+    tensor: str
+    outer: int
+    inner: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledProblem:
+    """c = (a @ b) * scale_a * scale_b + bias in `product`, whose a, b and c are "mat_a", "mat_b" and "c".
+
+    `blocked`: the scales are those of blocks of 128. `fast` allows sums in less than float32 to their end."""
+
+    product: Problem
+    scale_a: Scale
+    scale_b: Scale
+    blocked: bool
+    fast: bool
+
+    @property
+    def k_blocks(self) -> int:
+        """Blocks of 128 along k, the last one smaller perhaps."""
+        return ceil_div(self.product.K, BLOCK)
+
+
+def from_call(call: Call, blocked: bool) -> ScaledProblem:
+    """The problem of a call of scaled_mm or, `blocked`, of scaled_mm_block."""
+    (M, K), N = call["mat_a"].shape, call["mat_b"].shape[1]
+    sides = {"mat_a": (M, K), "mat_b": (K, N), "c": (M, N)}
+    a, b, c = (_operand(name, call[name], *sizes) for name, sizes in sides.items())
+    bias = call["bias"] if call.has("bias") else None
+    product = Problem(
+        M, N, K, (1, 1), a, b, c,
+        bias=None if bias is None else "bias",
+        bias_alignment=16 if bias is None else bias.alignment,
+    )  # fmt: skip
+    scale_a, scale_b = (Scale(name, *call[name].strides) for name in ("scale_a", "scale_b"))
+    return ScaledProblem(product, scale_a, scale_b, blocked, call.params["use_fast_accum"])
+
+
+def _operand(name: str, info: TensorInfo, rows: int, cols: int) -> Operand:
+    return Operand(name, info.dtype, *free_strides(rows, cols, *info.strides), (0, 0), info.alignment)

@@ -1,0 +1,248 @@
+"""scaled_mm and scaled_mm_block in Triton, for every layout, type and vendor.
+
+Each program of `scaled_tile` computes one BLOCK_M x BLOCK_N tile, with loads through pointers. Where the GPU has
+instructions for both operands' types, codes go into the product as they are; elsewhere a thread makes bfloat16
+numbers of them first, which hold every type of 8 bits exactly. On Hopper, whose sums of such products keep 13
+bits, a tile's sum is brought to float32 every 128 products at the latest, but with use_fast_accum; Triton's own
+default (3.6 to 3.9) is never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from portable.kernels._lib import minifloat
+from portable.kernels._lib.triton.minifloat import decode
+from portable.kernels._lib.triton.pdl import enter_pdl
+from portable.kernels._lib.triton.rows import MAX_GRID, divisible
+from portable.kernels.matmul.problem import Operand
+from portable.kernels.matmul.triton.descriptors import uses_pdl
+from portable.kernels.matmul.triton.plan import arch_number, narrow, operand_args, shared_bytes
+from portable.kernels.matmul.triton.tile import bias_of, tile_starts
+from portable.kernels.scaled_mm.problem import BLOCK, ScaledProblem, from_call
+from portable.layout import ceil_div
+from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
+
+TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
+COMPILER = ("num_warps", "num_stages")
+OCP, FNUZ = ("float8_e4m3fn", "float8_e5m2"), ("float8_e4m3fnuz", "float8_e5m2fnuz")
+UNIT = 16  # elements in 16 bytes
+
+
+@triton.jit
+def multiplied(
+    a, b, total, A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr,
+):  # fmt: skip
+    """total + a @ b. A format is that of codes to be decoded, as minifloat.constants has it, or None."""
+    if A_FORMAT is not None:
+        a = decode(a, A_FORMAT[0], A_FORMAT[1], A_FORMAT[2], A_FORMAT[3], A_FORMAT[4], A_FORMAT[5]).to(tl.bfloat16)
+        b = decode(b, B_FORMAT[0], B_FORMAT[1], B_FORMAT[2], B_FORMAT[3], B_FORMAT[4], B_FORMAT[5]).to(tl.bfloat16)
+    return tl.dot(a, b, total, max_num_imprecise_acc=PROMOTE)
+
+
+@triton.jit
+def scaled_tile(
+    a_ptr, a_row, a_col, b_ptr, b_row, b_col, c_ptr, c_row, c_col,
+    sa_ptr, sa_outer, sa_inner, sb_ptr, sb_outer, sb_inner, bias_ptr, M, N, K,
+    A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, C_UNIT: tl.constexpr,
+    UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, BLOCKED: tl.constexpr,
+    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr, STEPS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """One tile of c. A_UNIT, B_UNIT and C_UNIT name the index with unit stride ("row", "col" or None), whose
+    stride is the constant 1. BLOCKED: the scales are those of 128 elements along k, which are STEPS tiles of
+    BLOCK_K, and of 128 columns of b."""
+    enter_pdl(PDL)
+    start_m, start_n = tile_starts(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    if A_UNIT == "col":
+        a_row = divisible(a_row, UNIT)
+        K = divisible(K, UNIT)
+    else:
+        a_col = divisible(a_col, UNIT)
+        M = divisible(M, UNIT)
+    if B_UNIT == "col":
+        b_row = divisible(b_row, UNIT)
+        N = divisible(N, UNIT)
+    else:
+        b_col = divisible(b_col, UNIT)
+        K = divisible(K, UNIT)
+    if C_UNIT == "col":
+        c_row = divisible(c_row, UNIT)
+        N = divisible(N, UNIT)
+
+    # Tile bases are 64-bit; offsets within a tile only where a stride is too large for 32 bits.
+    a_ptr += start_m.to(tl.int64) * a_row
+    b_ptr += start_n.to(tl.int64) * b_col
+    c_ptr += start_m.to(tl.int64) * c_row + start_n.to(tl.int64) * c_col
+    a_step = BLOCK_K * a_col
+    b_step = BLOCK_K * b_row
+    if not WIDE:
+        a_row, a_col = narrow(a_row), narrow(a_col)
+        b_row, b_col = narrow(b_row), narrow(b_col)
+        c_row, c_col = narrow(c_row), narrow(c_col)
+    offs_m = tl.arange(0, BLOCK_M)
+    offs_n = tl.arange(0, BLOCK_N)
+    offs_k = tl.arange(0, BLOCK_K)
+    in_m = offs_m < M - start_m
+    in_n = offs_n < N - start_n
+    a_ptrs = a_ptr + (offs_m[:, None] * a_row + offs_k[None, :] * a_col)
+    b_ptrs = b_ptr + (offs_k[:, None] * b_row + offs_n[None, :] * b_col)
+    sa_ptrs = sa_ptr + (start_m + offs_m).to(tl.int64) * sa_outer
+
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    if BLOCKED:
+        if BLOCK_N <= 128:  # of one block of columns
+            sb_ptrs = sb_ptr + (start_n // 128).to(tl.int64) * sb_inner
+        else:
+            sb_ptrs = sb_ptr + ((start_n + offs_n) // 128).to(tl.int64) * sb_inner
+        for start in range(0, K, BLOCK_K * STEPS):
+            scale_a = tl.load(sa_ptrs, mask=in_m, other=0.0)
+            if BLOCK_N <= 128:
+                scales = (scale_a * tl.load(sb_ptrs))[:, None]
+            else:
+                scales = scale_a[:, None] * tl.load(sb_ptrs, mask=in_n, other=0.0)[None, :]
+            part = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            for step in tl.static_range(STEPS):
+                if EVEN_K:
+                    a = tl.load(a_ptrs, mask=in_m[:, None], other=0.0)
+                    b = tl.load(b_ptrs, mask=in_n[None, :], other=0.0)
+                else:
+                    in_k = offs_k < K - start - step * BLOCK_K
+                    a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
+                    b = tl.load(b_ptrs, mask=in_n[None, :] & in_k[:, None], other=0.0)
+                part = multiplied(a, b, part, A_FORMAT, B_FORMAT, None)
+                a_ptrs += a_step
+                b_ptrs += b_step
+            total += part * scales
+            sa_ptrs += sa_inner
+            sb_ptrs += sb_outer
+    else:
+        for start in range(0, K, BLOCK_K):
+            if EVEN_K:
+                a = tl.load(a_ptrs, mask=in_m[:, None], other=0.0)
+                b = tl.load(b_ptrs, mask=in_n[None, :], other=0.0)
+            else:
+                in_k = offs_k < K - start
+                a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
+                b = tl.load(b_ptrs, mask=in_n[None, :] & in_k[:, None], other=0.0)
+            total = multiplied(a, b, total, A_FORMAT, B_FORMAT, PROMOTE)
+            a_ptrs += a_step
+            b_ptrs += b_step
+        scale_b = tl.load(sb_ptr + (start_n + offs_n).to(tl.int64) * sb_inner, mask=in_n, other=0.0)
+        total = total * tl.load(sa_ptrs, mask=in_m, other=0.0)[:, None] * scale_b[None, :]
+
+    if bias_ptr is not None:
+        total += bias_of(bias_ptr + start_n, offs_n, N - start_n)[None, :]
+    within = offs_m[:, None] * c_row + offs_n[None, :] * c_col
+    tl.store(c_ptr + within, total.to(c_ptr.dtype.element_ty), mask=in_m[:, None] & in_n[None, :])
+
+
+def rows(call: Call) -> Plan | Rejected:
+    """Plan scaled_mm: mat_a [M, K], mat_b [K, N], scale_a [M, 1], scale_b [1, N], bias [N] or absent."""
+    return plan(from_call(call, blocked=False), call)
+
+
+def blocks(call: Call) -> Plan | Rejected:
+    """Plan scaled_mm_block: the same with a scale for each 128 of a's row and each 128 x 128 of b."""
+    return plan(from_call(call, blocked=True), call)
+
+
+def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
+    """One launch, with the tile and compiler options of `call.config`."""
+    product, device = problem.product, call.device
+    operands = (product.a, product.b, product.c)
+    if None in (product.a.unit_stride, product.b.unit_stride):
+        return Rejected("an operand has no unit stride")
+    if max(product.M, product.N, product.K) > 2**31 - 1 - 256:
+        return Rejected("row and column indices exceed 32 bits")
+    native = has_instructions(device, product.a.dtype, product.b.dtype)
+    unit = unit_of(problem)
+    config = fitted(call.config, unit, device, native)
+    needed = shared_bytes(product, config, device)
+    if needed > device.shared_memory:
+        most = device.shared_memory
+        return Rejected(f"the config needs {needed} bytes of shared memory; {device.arch} has {most}")
+    block_m, block_n, block_k = (config[name] for name in TILE[:3])
+    tiles = ceil_div(product.M, block_m) * ceil_div(product.N, block_n)
+    if tiles > MAX_GRID:
+        return Rejected(f"{tiles} tiles exceed a grid of {MAX_GRID}")
+
+    pdl = uses_pdl(device, needed)
+    constants = [
+        *((f"{name}_{x.unit_stride}", 1) for name, x in zip("abc", operands, strict=True) if x.unit_stride),
+        *(() if product.bias else (("bias_ptr", None),)),
+        *((f"{name}_UNIT", x.unit_stride) for name, x in zip("ABC", operands, strict=True)),
+        ("UNIT", unit),
+        ("EVEN_K", product.K % (BLOCK if problem.blocked else block_k) == 0),
+        ("WIDE", any(256 * max(x.row, x.col) >= 2**31 for x in operands)),
+        ("BLOCKED", problem.blocked),
+        ("A_FORMAT", None if native else tuple(minifloat.constants(product.a.dtype).values())),
+        ("B_FORMAT", None if native else tuple(minifloat.constants(product.b.dtype).values())),
+        ("PROMOTE", min(BLOCK, block_k) if native and not problem.fast else None),
+        ("STEPS", BLOCK // block_k),
+        *((name, config[name]) for name in TILE),
+        ("PDL", pdl),
+    ]
+    warps, stages = (config[name] for name in COMPILER)
+    options = tuple((name, value) for name, value in config.items() if name not in TILE + COMPILER)
+    kernel = TritonKernel(scaled_tile, tuple(constants), warps, stages, options, pdl)
+    args: list[tuple[str, Argument]] = []
+    for name, x in zip("abc", operands, strict=True):
+        args += _operand_args(name, x, unit > 1, None if native or name == "c" else "uint8")
+    for name, scale in (("sa", problem.scale_a), ("sb", problem.scale_b)):
+        args.append((f"{name}_ptr", Pointer(scale.tensor)))
+        args += [(f"{name}_outer", Scalar("i64", scale.outer)), (f"{name}_inner", Scalar("i64", scale.inner))]
+    if product.bias:
+        args.append(("bias_ptr", Pointer("bias", unit > 1)))
+    args += [(name, Scalar("i32", getattr(product, name))) for name in "MNK"]
+    return Plan((Launch(kernel, (tiles, 1, 1), tuple(args)),))
+
+
+def has_instructions(device: Device, *types: str) -> bool:
+    """Whether the GPU has matrix instructions for operands of these types."""
+    if device.arch == "gfx942":
+        return all(each in FNUZ for each in types)
+    ocp = arch_number(device) >= 89 or device.arch == "gfx950" or device.arch.startswith("gfx12")
+    return ocp and all(each in OCP for each in types)
+
+
+def unit_of(problem: ScaledProblem) -> int:
+    """16, the codes in 16 bytes, if every row of every operand starts and ends at a multiple of as many
+    elements and of 16 bytes, else 1."""
+    product = problem.product
+    a, b, c = product.a, product.b, product.c
+    lengths = (
+        product.K if a.unit_stride == "col" else product.M,
+        product.N if b.unit_stride == "col" else product.K,
+        product.N,
+    )
+    aligned = c.unit_stride == "col" and all(x.aligned_to(16) and x.leading % UNIT == 0 for x in (a, b, c))
+    return UNIT if aligned and product.bias_alignment >= 16 and not any(each % UNIT for each in lengths) else 1
+
+
+def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -> dict[str, Any]:
+    """The config; in the unaligned class with fewer elements of a tile for a thread, each of which needs a
+    64-bit pointer and a mask of its own: BLOCK_K is halved (to 32 at least, the k of fp8 instructions) until
+    there are 16, then BLOCK_N."""
+    config = dict(config)
+
+    def crowded() -> bool:
+        threads = config["num_warps"] * device.warp_size
+        return unit == 1 and (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] > 16 * threads
+
+    while crowded() and config["BLOCK_K"] > 32:
+        config["BLOCK_K"] //= 2
+    while crowded() and config["BLOCK_N"] > 32:
+        config["BLOCK_N"] //= 2
+    return config
+
+
+def _operand_args(name: str, x: Operand, aligned: bool, dtype: str | None) -> list[tuple[str, Argument]]:
+    """Pointer and strides of one operand, whose elements the kernel takes for `dtype`."""
+    steps = [each for each in operand_args(name, x, aligned)[1:] if each[0] in (f"{name}_row", f"{name}_col")]
+    return [(f"{name}_ptr", Pointer(x.tensor, aligned, dtype)), *steps]
