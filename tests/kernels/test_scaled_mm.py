@@ -1,0 +1,229 @@
+"""portable.scaled_mm: torch's recipes, their scales and errors, against float64 and torch's own function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import portable
+from portable import errors
+from portable.kernels._lib import minifloat
+from portable.kernels.scaled_mm import reference, triton_impl
+from portable.plan import Call, Device, TensorInfo
+from portable.spec import registry
+from tests.kernels.plan_parts import constants, launch_of
+
+M, N, K = 24, 144, 272
+SIXTEENTHS = torch.arange(N) / 16
+
+
+def operands(rows=M, columns=N, length=K, types=("float8_e4m3fn", "float8_e4m3fn")):
+    """N(0, 1) numbers; mat_b is column-major."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(rows, length, generator=generator).to(getattr(torch, types[0]))
+    return a, torch.randn(columns, length, generator=generator).to(getattr(torch, types[1])).t()
+
+
+def positive(*shape):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(1)) + 0.5
+
+
+def close(got, ref, dtype):
+    """Within one rounding to the result's type and a few of float32."""
+    assert got.dtype == dtype
+    limit = torch.finfo(dtype).eps * 0.51 * ref.abs() + 1e-4
+    assert bool(((got.double() - ref).abs() <= limit).all())
+
+
+ROWS = (("TensorWise", ()), ("TensorWise", (1, 1)), ("RowWise", (M, 1)))
+COLUMNS = (("TensorWise", (1,)), ("RowWise", (1, N)))
+
+
+@pytest.mark.parametrize("recipe_a, shape_a", ROWS)
+@pytest.mark.parametrize("recipe_b, shape_b", COLUMNS)
+def test_a_scale_for_all_or_for_each_row(recipe_a, shape_a, recipe_b, shape_b):
+    (a, b), sa, sb = operands(), positive(*shape_a), positive(*shape_b)
+    ref = (a.double() @ b.double()) * sa.double() * sb.double()
+    close(portable.scaled_mm(a, b, sa, recipe_a, sb, recipe_b), ref, torch.bfloat16)
+    bias = SIXTEENTHS.half()
+    got = portable.scaled_mm(a, b.contiguous(), sa, recipe_a, sb, recipe_b, None, None, bias, torch.float16)
+    close(got, ref + bias.double(), torch.float16)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("major", [False, True])
+def test_a_scale_for_each_block(padded, major):
+    (a, b), sa, sb = operands(), positive(M, 3), positive(3, 2)
+    ref = reference.scaled_mm_block(a.double(), b.double(), sa.double(), sb.double())
+    given = torch.cat([sb, torch.full((1, 2), torch.nan)]) if padded else sb
+    if major:  # as torch and DeepGEMM have them
+        sa, given = sa.t().contiguous().t(), given.t().contiguous().t()
+    call = a, b, sa, "BlockWise1x128", given, "BlockWise128x128"
+    close(portable.scaled_mm(*call, output_dtype=torch.float32), ref, torch.float32)
+    by_hand = sum(
+        (a.double()[:, k : k + 128] @ b.double()[k : k + 128, n : n + 128])
+        * sa.double()[:, k // 128, None] * sb.double()[k // 128, n // 128]
+        for n in (0,) for k in range(0, K, 128)
+    )  # fmt: skip
+    torch.testing.assert_close(ref[:, :128], by_hand)
+
+
+def test_in_a_square_the_first_axis_of_scale_b_is_along_k():
+    a = torch.zeros(1, 256)
+    a[0, 200] = 1.0  # in the second block of k
+    b = torch.ones(256, 256).to(torch.float8_e4m3fn)
+    scales = torch.tensor([[1.0, 2.0], [4.0, 8.0]])
+    call = a.to(b.dtype), b, torch.ones(1, 2), "BlockWise1x128", scales, "BlockWise128x128"
+    c = portable.scaled_mm(*call)
+    assert c[0, 0] == 4.0 and c[0, 255] == 8.0
+
+
+@pytest.mark.skipif(not hasattr(F, "scaled_mm"), reason="torch has no scaled_mm")
+@pytest.mark.parametrize("recipe", ["TensorWise", "RowWise"])
+def test_it_takes_the_calls_of_torch_s_and_answers_the_same(recipe):
+    kind = getattr(F.ScalingType, recipe)
+    shapes = {"TensorWise": ((), ()), "RowWise": ((M, 1), (1, N))}[recipe]
+    (a, b), sa, sb = operands(), *(positive(*shape) for shape in shapes)
+    for said in (kind, [kind]):
+        scales = (sa, said, sb, said) if said is kind else ([sa], said, [sb], said)
+        swizzle = F.SwizzleType.NO_SWIZZLE
+        options = {"swizzle_a": swizzle, "swizzle_b": [swizzle], "output_dtype": torch.float32}
+        ours = portable.scaled_mm(a, b, *scales, **options, contraction_dim=(1, 0), use_fast_accum=True)
+        theirs = F.scaled_mm(a, b, *scales, **options)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+
+
+def test_torch_s_arguments_have_our_names_and_defaults():
+    import inspect
+
+    ours = inspect.signature(portable.scaled_mm).parameters
+    assert {name: each.default for name, each in ours.items()} == {
+        name: each.default for name, each in inspect.signature(F.scaled_mm).parameters.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+def test_torch_decodes_every_code_as_we_do(name):
+    """So the reference gets the numbers that the codes stand for."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    ours = minifloat.decode(codes, name)
+    for theirs in (codes.view(getattr(torch, name)).double(), codes.view(getattr(torch, name)).float().double()):
+        assert torch.equal(theirs.nan_to_num(1e9), ours.nan_to_num(1e9))
+        assert torch.equal(theirs.isnan(), ours.isnan())
+
+
+E4, E5, FNUZ = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz
+ROW, OF_A, OF_B = "RowWise", "BlockWise1x128", "BlockWise128x128"
+ONE = torch.ones(1)
+
+
+def refused(error, says, a=None, b=None, sa=ONE, kind_a="TensorWise", sb=ONE, kind_b="TensorWise", **options):
+    left, right = operands()
+    with pytest.raises(error, match=says) as caught:
+        portable.scaled_mm(left if a is None else a, right if b is None else b, sa, kind_a, sb, kind_b, **options)
+    assert str(caught.value).startswith("portable.scaled_mm: ") and str(caught.value).endswith((".", "?"))
+
+
+@pytest.mark.parametrize(
+    "error, says, call",
+    [
+        (errors.DtypeError, "mat_a' has dtype torch.bfloat16", {"a": torch.ones(M, K).bfloat16()}),
+        (errors.DtypeError, "mat_b' has dtype torch.int8", {"b": torch.ones(K, N).to(torch.int8)}),
+        (errors.DtypeError, "mat_a' has dtype torch.uint8", {"a": torch.ones(M, K).to(torch.uint8)}),
+        (errors.DtypeError, "beside 'mat_a' of float8_e5m2", {"a": torch.ones(M, K).to(E5), "b": torch.ones(K, N).to(E5)}),
+        (errors.DtypeError, "beside 'mat_a' of float8_e4m3fnuz", {"a": torch.ones(M, K).to(FNUZ)}),
+        (errors.NotATensorError, "mat_a' is a list", {"a": [[1.0]]}),
+        (errors.RankError, "mat_a' has 3 dimensions", {"a": torch.ones(1, M, K).to(E4)}),
+        (errors.ShapeError, r"mat_b' has shape \(144, 272\); expected \(272, N\)", {"b": operands()[1].t()}),
+        (errors.ShapeError, "scale_a' has shape .2,.; expected one number", {"sa": torch.ones(2)}),
+        (errors.ShapeError, r"scale_a' has shape \(24,\); expected \(24, 1\)", {"sa": torch.ones(M), "kind_a": ROW}),
+        (errors.ShapeError, r"scale_b' has shape \(144, 1\)", {"sb": torch.ones(N, 1), "kind_b": ROW}),
+        (errors.DtypeError, "scale_b' has dtype torch.float64", {"sb": ONE.double()}),
+        (errors.NotATensorError, "scale_a' is a float", {"sa": 1.0}),
+        (errors.ShapeError, r"scale_a' has shape \(24, 2\); expected \(24, 3\)",
+         {"sa": torch.ones(M, 2), "kind_a": OF_A, "sb": torch.ones(3, 2), "kind_b": OF_B}),
+        (errors.ShapeError, r"expected \(3, 2\).* or \(4, 2\), padded as torch's",
+         {"sa": torch.ones(M, 3), "kind_a": OF_A, "sb": torch.ones(2, 3), "kind_b": OF_B}),
+        (errors.ParameterError, "BlockWise128x128 beside a scale_recipe_a of RowWise", {"kind_a": ROW, "kind_b": OF_B}),
+        (errors.ParameterError, "BlockWise1x128 beside", {"kind_a": OF_A, "kind_b": OF_A}),
+        (errors.ParameterError, "scale_recipe_a' .*not supported yet", {"kind_a": "BlockWise1x32"}),
+        (errors.ParameterError, "not supported yet", {"kind_b": ["BlockWise1x16", "TensorWise"]}),
+        (errors.ParameterError, "Did you mean 'RowWise'", {"kind_b": "Rowwise"}),
+        (errors.ParameterError, "scale_recipe_b' is 1", {"kind_b": 1}),
+        (errors.ParameterError, "swizzle_a' is 'SWIZZLE_32_4_4'", {"swizzle_a": "SWIZZLE_32_4_4"}),
+        (errors.ParameterError, "contraction_dim' is", {"contraction_dim": (0, 0)}),
+        (errors.ParameterError, "use_fast_accum' is 1", {"use_fast_accum": 1}),
+        (errors.ParameterError, "output_dtype' is", {"output_dtype": torch.float64}),
+        (errors.ShapeError, "bias' has shape", {"bias": torch.ones(M).bfloat16()}),
+        (errors.DtypeError, "bias' has dtype float32", {"bias": torch.ones(N), "output_dtype": torch.float16}),
+        (errors.SignatureError, "It is output_dtype here", {"out_dtype": torch.float16}),
+    ],
+)  # fmt: skip
+def test_what_it_refuses_and_says(error, says, call):
+    refused(error, says, **call)
+
+
+@pytest.mark.slow
+def test_torch_compile_takes_it_whole():
+    (a, b), sa, sb = operands(), positive(M, 3), positive(3, 2)
+
+    def run(a, b, sa, sb):
+        whole = portable.scaled_mm(a, b, sa[:, :1], "RowWise", sb[:1, :1], "TensorWise")
+        return whole, portable.scaled_mm(a, b, sa, "BlockWise1x128", sb, "BlockWise128x128")
+
+    compiled = torch.compile(run, backend="eager", fullgraph=True)
+    for got, expected in zip(compiled(a, b, sa, sb), run(a, b, sa, sb), strict=True):
+        assert torch.equal(got, expected)
+
+
+# Plans in Triton -----------------------------------------------------------------------------------
+
+DEVICES = {
+    "sm_90a": Device("cuda", "sm_90a", "H", 0, 132, 32, 227 * 1024),
+    "sm_80": Device("cuda", "sm_80", "A", 0, 108, 32, 163 * 1024),
+    "gfx942": Device("rocm", "gfx942", "M", 0, 304, 64, 64 * 1024),
+    "gfx1201": Device("rocm", "gfx1201", "R", 0, 64, 32, 64 * 1024),
+}
+CONFIG = dict(registry.spec("scaled_mm").implementation("triton").default)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def planned(arch, types=("float8_e4m3fn", "float8_e4m3fn"), blocked=False, fast=False, **config):
+    m, n, k = 512, 512, 1024
+    shapes = {"scale_a": (m, 8), "scale_b": (8, 4)} if blocked else {"scale_a": (m, 1), "scale_b": (1, n)}
+    tensors = {
+        "mat_a": TensorInfo((m, k), (k, 1), types[0]),
+        "mat_b": TensorInfo((k, n), (1, k), types[1]),
+        "c": TensorInfo((m, n), (n, 1), "bfloat16"),
+        "bias": None,
+        **{name: TensorInfo(shape, (1, shape[0]), "float32") for name, shape in shapes.items()},
+    }
+    entry = triton_impl.blocks if blocked else triton_impl.rows
+    params = {"output_dtype": "bfloat16", "use_fast_accum": fast}
+    return launch_of(entry(Call(tensors, params, {"M": m, "N": n, "K": k}, DEVICES[arch], CONFIG | config)))
+
+
+@pytest.mark.parametrize(
+    "arch, types, native",
+    [
+        ("sm_90a", ("float8_e4m3fn", "float8_e5m2"), True),
+        ("sm_90a", ("float8_e4m3fnuz", "float8_e4m3fnuz"), False),
+        ("sm_80", ("float8_e4m3fn", "float8_e4m3fn"), False),
+        ("gfx942", ("float8_e4m3fnuz", "float8_e4m3fnuz"), True),
+        ("gfx942", ("float8_e4m3fn", "float8_e4m3fn"), False),
+        ("gfx1201", ("float8_e5m2", "float8_e4m3fn"), True),
+    ],
+)
+def test_codes_are_decoded_where_the_gpu_has_no_such_type(arch, types, native):
+    launch = planned(arch, types)
+    assert (constants(launch)["A_FORMAT"] is None) == native
+    pointer = dict(launch.args)["a_ptr"]
+    assert pointer.dtype == (None if native else "uint8")
+
+
+def test_a_sum_is_promoted_at_least_every_128_products_but_for_fast_accumulation():
+    for block_k in (32, 64, 128):
+        assert constants(planned("sm_90a", BLOCK_K=block_k))["PROMOTE"] == block_k
+    assert constants(planned("sm_90a", fast=True))["PROMOTE"] is None
+    for block_k in (32, 64, 128):
+        assert constants(planned("sm_90a", blocked=True, BLOCK_K=block_k))["STEPS"] == 128 // block_k
