@@ -88,6 +88,8 @@ def scaled_mm(
         expected = "() or (1, 0): mat_a's second dimension with mat_b's first"
         raise ParameterError(_NAME, "contraction_dim", contraction_dim, expected, "Transpose the matrix instead")
     output_dtype = torch.bfloat16 if output_dtype is None else output_dtype
+    if bias is not None and check_tensor(_NAME, "bias", bias).dtype != output_dtype:
+        raise DtypeError(_NAME, "bias", bias.dtype, f"{output_dtype}, as output_dtype says")
     scales = _scale("scale_a", scale_a), _scale("scale_b", scale_b)
     if recipes == (OF_A, OF_B):
         op, left, right = _block_op, *_of_blocks(*scales, rows, length, columns)

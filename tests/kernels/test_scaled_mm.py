@@ -156,7 +156,7 @@ def refused(error, says, a=None, b=None, sa=ONE, kind_a="TensorWise", sb=ONE, ki
         (errors.ParameterError, "use_fast_accum' is 1", {"use_fast_accum": 1}),
         (errors.ParameterError, "output_dtype' is", {"output_dtype": torch.float64}),
         (errors.ShapeError, "bias' has shape", {"bias": torch.ones(M).bfloat16()}),
-        (errors.DtypeError, "bias' has dtype float32", {"bias": torch.ones(N), "output_dtype": torch.float16}),
+        (errors.DtypeError, "bias' has dtype torch.float32; expected torch.float16", {"bias": torch.ones(N), "output_dtype": torch.float16}),
         (errors.SignatureError, "It is output_dtype here", {"out_dtype": torch.float16}),
     ],
 )  # fmt: skip
