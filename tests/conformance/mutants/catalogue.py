@@ -21,6 +21,7 @@ from . import (
     quantisers,
     ropes,
     samples,
+    scaled_products,
     softmaxes,
     sources,
     tables,
@@ -32,7 +33,7 @@ from .registry import Mutant, found
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
     *(gated_products, losses, means, norms, optimizers, weights, varlen, pages, products, quantisers, ropes),
-    *(samples, softmaxes, sources, tables),
+    *(samples, scaled_products, softmaxes, sources, tables),
 )
 """Whose mutants these are."""
 
