@@ -89,9 +89,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The address of a tensor or workspace. `aligned` promises a multiple of 16 bytes. `dtype` is what a Triton
-    kernel takes its elements for, where that is not the tensor's own: codes as uint8, where a GPU has no such
-    type."""
+    """The address of a tensor or workspace. `aligned` promises a multiple of 16 bytes. `dtype` is what a
+    Triton kernel takes its elements for, where that is not the tensor's own: codes as uint8, where a GPU has
+    no such type."""
 
     tensor: str
     aligned: bool = False

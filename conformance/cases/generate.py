@@ -257,7 +257,8 @@ def _paired(spec: Spec, types: list[Types]) -> list[Case]:
 
 def _probes(spec: Spec, types: list[Types]) -> list[Case]:
     """The probes and the mixed layout, pairwise with types, layouts and a few shapes; every second shape
-    without those optional inputs whose type another input has, or a parameter says: sums of products alone are exact."""
+    without those optional inputs whose type another input has, or a parameter says: sums of products alone
+    are exact."""
     types_needed = {each.dtype for each in spec.inputs.values() if not each.optional}
     types_needed |= {str(each.of) for each in spec.params.values() if each.type == "dtype"}
     optional = {each.name for each in spec.inputs.values() if each.optional and each.dtype in types_needed}

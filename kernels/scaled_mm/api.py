@@ -1,4 +1,4 @@
-"""The public function over this folder's ops: `scaled_mm` with the arguments of torch.nn.functional.scaled_mm.
+"""The public function over this folder's ops: `scaled_mm` with torch.nn.functional.scaled_mm's arguments.
 
 The ops themselves are `torch.ops.portable.scaled_mm`, with a scale per row and column, and
 `torch.ops.portable.scaled_mm_block`, with a scale per block.
@@ -52,23 +52,24 @@ def scaled_mm(
 ) -> Tensor:
     """(mat_a @ mat_b) * scale_a * scale_b + bias, of matrices in fp8, as torch.nn.functional.scaled_mm.
 
-    mat_a is (M, K), mat_b (K, N), in any strides; the native ones are a row-major mat_a and a column-major mat_b,
-    as of a weight (N, K) transposed. Types: float8_e4m3fn with itself or float8_e5m2 on either side, and
-    float8_e4m3fnuz, gfx942's, with itself; the types decide what codes mean, never the device. Scales are
-    float32, in any strides, and multiply: value = code * scale.
+    mat_a is (M, K), mat_b (K, N), in any strides; instructions read a row-major mat_a and a column-major
+    mat_b, as of a weight (N, K) transposed. Types: float8_e4m3fn with itself or float8_e5m2 on either side,
+    and float8_e4m3fnuz, gfx942's, with itself; the types decide what codes mean, never the device. Scales
+    are float32, in any strides, and multiply: value = code * scale.
 
-    A recipe is a member of torch.nn.functional.ScalingType or its name (torch 2.9 has no such enum):
+    A recipe is a member of torch.nn.functional.ScalingType, or its name where torch has no such enum:
 
     - "TensorWise": one number. "RowWise": scale_a (M, 1), scale_b (1, N). Each side may have either.
-    - "BlockWise1x128" of mat_a with "BlockWise128x128" of mat_b: scale_a (M, ceil(K / 128)), scale_b (ceil(K /
-      128), ceil(N / 128)): its first axis is along K, as mat_b's is, also where K == N; never the other way round.
-      torch pads it along K to a multiple of 4 blocks: that shape is taken too, and the rows beyond are not read.
+    - "BlockWise1x128" of mat_a with "BlockWise128x128" of mat_b: scale_a (M, ceil(K / 128)), scale_b
+      (ceil(K / 128), ceil(N / 128)). The first axis of scale_b is along K, as mat_b's is, also where K == N,
+      and never the other way round. torch pads it along K to a multiple of 4 blocks: that shape is taken
+      too, and the rows beyond are not read.
 
-    The products are summed in float32; then ((sum * scale_a) * scale_b) + bias, or by blocks the sum over blocks
-    of 128 along K of (scale_a * scale_b) * their sum, then bias; one rounding to output_dtype: bfloat16 (None
-    means it too), float16 or float32. bias is (N,), of output_dtype. use_fast_accum lets matrix cores keep 13 bits
-    of a sum where they are faster so, as Hopper's are; without it Hopper's sums are brought to float32 every
-    128 products. A NaN poisons its row or column alone. There is no gradient.
+    The products are summed in float32; then ((sum * scale_a) * scale_b) + bias, or by blocks the sum over
+    blocks of 128 along K of (scale_a * scale_b) * their sum, then bias; one rounding to output_dtype:
+    bfloat16 (None means it too), float16 or float32. bias is (N,), of output_dtype. use_fast_accum lets
+    matrix cores keep 13 bits of a sum where they are faster so, as Hopper's are; without it Hopper's sums are
+    brought to float32 every 128 products. A NaN poisons its row or column alone. There is no gradient.
 
     Of torch's other arguments swizzles must be None or NO_SWIZZLE, and contraction_dim () or (1, 0).
     Raises RankError, ShapeError, DtypeError, NotATensorError, DeviceError or ParameterError that name the
@@ -83,10 +84,12 @@ def scaled_mm(
         raise ParameterError(_NAME, "scale_recipe_b", pair, _expected())
     for name, swizzle in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
         if _member(_one(swizzle)) not in (None, "NO_SWIZZLE"):
-            raise ParameterError(_NAME, name, swizzle, "None or NO_SWIZZLE: scales of float32 have no swizzle")
+            expected = "None or NO_SWIZZLE: scales of float32 have no swizzle"
+            raise ParameterError(_NAME, name, swizzle, expected)
     if tuple(each % 2 if isinstance(each, int) else each for each in contraction_dim) not in ((), (1, 0)):
         expected = "() or (1, 0): mat_a's second dimension with mat_b's first"
-        raise ParameterError(_NAME, "contraction_dim", contraction_dim, expected, "Transpose the matrix instead")
+        remedy = "Transpose the matrix instead"
+        raise ParameterError(_NAME, "contraction_dim", contraction_dim, expected, remedy)
     output_dtype = torch.bfloat16 if output_dtype is None else output_dtype
     if bias is not None and check_tensor(_NAME, "bias", bias).dtype != output_dtype:
         raise DtypeError(_NAME, "bias", bias.dtype, f"{output_dtype}, as output_dtype says")

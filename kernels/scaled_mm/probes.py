@@ -1,8 +1,8 @@
 """Exact answers of scaled_mm, and one that a sum kept in 13 bits misses.
 
 A probe is a function of a call of the op (its arguments by name), the dtype of mat_a and a device.
-`block_probes.py` asks the same of scaled_mm_block. Scales are powers of two, of neighbours distinct, within 2^10
-of each other: sums of products of small integers are then exact in float32, whatever their order.
+`block_probes.py` asks the same of scaled_mm_block. Scales are powers of two, of neighbours distinct, within
+2^10 of each other: sums of products of small integers are then exact in float32, whatever their order.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def exact_sums(
         scale_a, scale_b = scales(rows, columns, length)
         result = RESULTS[number % 3] if rows * length > 7000 else torch.float32
         bias = None if number % 2 else (torch.arange(columns) % 7 - 3.0).to(result)
-        wide = [None if each is None else each.double() for each in (a, b, scale_a, scale_b, bias)]
-        ref = meaning(*wide)
+        wide = [each.double() for each in (a, b, scale_a, scale_b)]
+        ref = meaning(*wide, None if bias is None else bias.double())
         for right in (b, b.contiguous()):
             c = _called(call, device, mat_a=a, mat_b=right, scale_a=scale_a, scale_b=scale_b, bias=bias,
                         output_dtype=result)  # fmt: skip
@@ -114,8 +114,8 @@ def nan_poisons(
     """a NaN in a poisons its row, one in b its column, and nothing else"""
     rows, columns, length = 40, 136, 200
     nan = torch.full((), torch.nan).to(dtype).view(torch.uint8)
-    fnuz = str(dtype).endswith("fnuz")
-    for row, column, k, code in ((0, 0, 0, nan), (39, 135, 199, nan), (17, 128, 131, nan if fnuz else nan ^ 0x80)):
+    negative = nan if str(dtype).endswith("fnuz") else nan ^ 0x80
+    for row, column, k, code in ((0, 0, 0, nan), (39, 135, 199, nan), (17, 128, 131, negative)):
         a, b = _operands(rows, columns, length, dtype)
         scale_a, scale_b = scales(rows, columns, length)
         poisoned_a, poisoned_b = (each.clone().view(torch.uint8) for each in (a, b))

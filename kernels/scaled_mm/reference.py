@@ -48,7 +48,7 @@ def error_scale_block(
 
 
 def of_elements(matrix: Tensor, scale: Tensor, axes: int) -> Tensor:
-    """The elements of `matrix` times their scales; `scale` has one for each 128 along the last 1 or 2 axes."""
+    """The elements of `matrix` times their scales, one for each 128 along the last 1 or 2 axes."""
     if axes == 2:
         scale = scale.repeat_interleave(BLOCK, 0)[: len(matrix)]
     return matrix * scale.repeat_interleave(BLOCK, 1)[:, : matrix.shape[1]]

@@ -1,7 +1,7 @@
 """scaled_mm and scaled_mm_block through torch: any device, float32 inside.
 
-torch's own products in 8 bits take some sizes, layouts and devices alone; here the codes become float32, whose
-products are exact.
+torch's own products in 8 bits take some sizes, layouts and devices alone; here the codes become float32,
+whose products are exact.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """scaled_mm and scaled_mm_block in Triton, for every layout, type and vendor.
 
-Each program of `scaled_tile` computes one BLOCK_M x BLOCK_N tile, with loads through pointers. Where the GPU has
-instructions for both operands' types, codes go into the product as they are; elsewhere a thread makes bfloat16
-numbers of them first, which hold every type of 8 bits exactly. On Hopper, whose sums of such products keep 13
-bits, a tile's sum is brought to float32 every 128 products at the latest, but with use_fast_accum; Triton's own
-default (3.6 to 3.9) is never.
+Each program of `scaled_tile` computes one BLOCK_M x BLOCK_N tile, with loads through pointers. Where the GPU
+has instructions for both operands' types, codes go into the product as they are; elsewhere a thread makes
+bfloat16 numbers of them first, which hold every type of 8 bits exactly. On Hopper, whose sums of such
+products keep 13 bits, a tile's sum is brought to float32 every 128 products at the latest, but with
+use_fast_accum; Triton's own default (of 3.7) is never.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ UNIT = 16  # elements in 16 bytes
 
 
 @triton.jit
-def multiplied(
-    a, b, total, A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr,
-):  # fmt: skip
+def multiplied(a, b, total, A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr):
     """total + a @ b. A format is that of codes to be decoded, as minifloat.constants has it, or None."""
     if A_FORMAT is not None:
-        a = decode(a, A_FORMAT[0], A_FORMAT[1], A_FORMAT[2], A_FORMAT[3], A_FORMAT[4], A_FORMAT[5]).to(tl.bfloat16)
-        b = decode(b, B_FORMAT[0], B_FORMAT[1], B_FORMAT[2], B_FORMAT[3], B_FORMAT[4], B_FORMAT[5]).to(tl.bfloat16)
+        a = decode(a, A_FORMAT[0], A_FORMAT[1], A_FORMAT[2], A_FORMAT[3], A_FORMAT[4], A_FORMAT[5])
+        b = decode(b, B_FORMAT[0], B_FORMAT[1], B_FORMAT[2], B_FORMAT[3], B_FORMAT[4], B_FORMAT[5])
+        a, b = a.to(tl.bfloat16), b.to(tl.bfloat16)
     return tl.dot(a, b, total, max_num_imprecise_acc=PROMOTE)
 
 
@@ -190,7 +189,7 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     ]
     warps, stages = (config[name] for name in COMPILER)
     if device.arch.startswith("gfx11"):
-        stages = 1  # of two, Triton 3.7 leaves out the wait for the stores to LDS, as of float32 (docs/found/)
+        stages = 1  # of two, Triton 3.7 leaves out the wait for the stores to LDS (docs/found/)
     options = tuple((name, value) for name, value in config.items() if name not in TILE + COMPILER)
     kernel = TritonKernel(scaled_tile, tuple(constants), warps, stages, options, pdl)
     args: list[tuple[str, Argument]] = []
@@ -223,8 +222,9 @@ def unit_of(problem: ScaledProblem) -> int:
         product.N if b.unit_stride == "col" else product.K,
         product.N,
     )
-    aligned = c.unit_stride == "col" and all(x.aligned_to(16) and x.leading % UNIT == 0 for x in (a, b, c))
-    return UNIT if aligned and product.bias_alignment >= 16 and not any(each % UNIT for each in lengths) else 1
+    aligned = c.unit_stride == "col" and product.bias_alignment >= 16
+    aligned &= all(x.aligned_to(16) and x.leading % UNIT == 0 for x in (a, b, c))
+    return UNIT if aligned and not any(each % UNIT for each in lengths) else 1
 
 
 def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -> dict[str, Any]:

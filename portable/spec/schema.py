@@ -181,8 +181,8 @@ INPUT = {
     ),
     "values": Key(
         "map",
-        "For the suite: the value class that the input takes in the place of another; `others` stands for those "
-        "not named.",
+        "For the suite: the value class that the input takes in the place of another; `others` stands for "
+        "those not named.",
         "{nonfinite: normal}",
     ),
     "gradient": Key(

@@ -224,3 +224,14 @@ def test_an_exception_is_a_crash(monkeypatch):
     monkeypatch.setattr(portable, "softmax", broken, raising=False)
     result = behaviour.run(behaviour.Behaviour("softmax", "rows_alone"), "torch", CPU)
     assert result.state == "Crash" and "ZeroDivisionError" in result.message
+
+
+@pytest.mark.parametrize(
+    "op, name, state",
+    [
+        ("scaled_mm", "rows_alone", "NotSupported"),  # no leading dimensions
+        ("scaled_mm", "scaling", "Pass"),  # fp8 holds few powers of two
+    ],
+)
+def test_products_in_fp8_are_asked_what_means_something_of_them(op, name, state):
+    assert behaviour.run(behaviour.Behaviour(op, name), "torch", CPU).state == state

@@ -387,10 +387,10 @@ def test_pages_beside_dense_attention_of_the_same_lengths(spent, monkeypatch):
 
 @pytest.mark.parametrize("op", [name for name in registry.op_folders() if registry.spec(name).bench])
 def test_every_bench_size_is_timed(op):
-    """In both types: rows of 16 bits with an index were left out, as rope's."""
+    """In both types, products in fp8 in theirs: rows of 16 bits with an index were left out, as rope's."""
     spec = registry.spec(op)
     types = {row[spec.type_variables[0]] for row in spec.types} & {"bfloat16", "float32"}
-    assert len(bench.bench_cases(spec)) == len(types) * len(spec.bench)
+    assert len(bench.bench_cases(spec)) == max(len(types), 1) * len(spec.bench)
 
 
 def test_what_is_written_in_place_is_compared_and_put_back(spent, small):

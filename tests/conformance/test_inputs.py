@@ -137,3 +137,23 @@ def test_fences():
     assert inputs.fence_intact(tensor, buffer)
     buffer[-1] = 0
     assert not inputs.fence_intact(tensor, buffer)
+
+
+def test_scales_are_positive():
+    positive, powers = (
+        inputs.make("op/x", "scale", (40, 3), "float32", values, "contiguous").tensor
+        for values in ("positive", "powers")
+    )
+    assert positive.min() >= 0.5 and positive.max() < 2 and len(positive.unique()) == 120
+    assert powers.unique().tolist() == [1.0, 2.0, 4.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    "dtype, largest", [("float8_e4m3fn", 448.0), ("float8_e4m3fnuz", 240.0), ("float8_e5m2", float("inf"))]
+)
+def test_infinities_of_a_type_that_has_none_are_its_largest_numbers(dtype, largest):
+    """By every release of torch."""
+    made = inputs.make("op/x", "x", (64, 64), dtype, "nonfinite", "contiguous").tensor.float()
+    assert made.isnan().sum() == 1
+    least, most = made[~made.isnan()].aminmax()
+    assert (float(least), float(most)) == (-largest, largest)

@@ -95,3 +95,11 @@ def test_timed_cases_keep_to_the_selected_ops_and_implementations():
     own = bench.timed_cases(["softmax"], None, None)
     assert [each.case for each in own] == bench.bench_cases(registry.spec("softmax"))
     assert all(each.baselines is None for each in own)
+
+
+def test_the_type_of_a_result_that_a_call_says_is_the_first_of_its_operands():
+    row = sweep.uniform_types(registry.spec("scaled_mm"), "float8_e4m3fn")
+    assert row is not None and (row["TB"], row["R"]) == ("float8_e4m3fn", "bfloat16")
+    assert sweep.uniform_types(registry.spec("scaled_mm"), "float8_e5m2") is None
+    spec = registry.spec("scaled_mm")
+    assert [dict(case.types)["R"] for case in bench.bench_cases(spec)] == ["bfloat16"] * len(spec.bench)

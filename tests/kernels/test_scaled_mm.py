@@ -108,7 +108,8 @@ def test_torch_decodes_every_code_as_we_do(name):
     """So the reference gets the numbers that the codes stand for."""
     codes = torch.arange(256, dtype=torch.uint8)
     ours = minifloat.decode(codes, name)
-    for theirs in (codes.view(getattr(torch, name)).double(), codes.view(getattr(torch, name)).float().double()):
+    own = codes.view(getattr(torch, name))
+    for theirs in (own.double(), own.float().double()):
         assert torch.equal(theirs.nan_to_num(1e9), ours.nan_to_num(1e9))
         assert torch.equal(theirs.isnan(), ours.isnan())
 
@@ -120,8 +121,9 @@ ONE = torch.ones(1)
 
 def refused(error, says, a=None, b=None, sa=ONE, kind_a="TensorWise", sb=ONE, kind_b="TensorWise", **options):
     left, right = operands()
+    left, right = left if a is None else a, right if b is None else b
     with pytest.raises(error, match=says) as caught:
-        portable.scaled_mm(left if a is None else a, right if b is None else b, sa, kind_a, sb, kind_b, **options)
+        portable.scaled_mm(left, right, sa, kind_a, sb, kind_b, **options)
     assert str(caught.value).startswith("portable.scaled_mm: ") and str(caught.value).endswith((".", "?"))
 
 
@@ -131,13 +133,15 @@ def refused(error, says, a=None, b=None, sa=ONE, kind_a="TensorWise", sb=ONE, ki
         (errors.DtypeError, "mat_a' has dtype torch.bfloat16", {"a": torch.ones(M, K).bfloat16()}),
         (errors.DtypeError, "mat_b' has dtype torch.int8", {"b": torch.ones(K, N).to(torch.int8)}),
         (errors.DtypeError, "mat_a' has dtype torch.uint8", {"a": torch.ones(M, K).to(torch.uint8)}),
-        (errors.DtypeError, "beside 'mat_a' of float8_e5m2", {"a": torch.ones(M, K).to(E5), "b": torch.ones(K, N).to(E5)}),
+        (errors.DtypeError, "beside 'mat_a' of float8_e5m2", 
+         {"a": torch.ones(M, K).to(E5), "b": torch.ones(K, N).to(E5)}),
         (errors.DtypeError, "beside 'mat_a' of float8_e4m3fnuz", {"a": torch.ones(M, K).to(FNUZ)}),
         (errors.NotATensorError, "mat_a' is a list", {"a": [[1.0]]}),
         (errors.RankError, "mat_a' has 3 dimensions", {"a": torch.ones(1, M, K).to(E4)}),
         (errors.ShapeError, r"mat_b' has shape \(144, 272\); expected \(272, N\)", {"b": operands()[1].t()}),
         (errors.ShapeError, "scale_a' has shape .2,.; expected one number", {"sa": torch.ones(2)}),
-        (errors.ShapeError, r"scale_a' has shape \(24,\); expected \(24, 1\)", {"sa": torch.ones(M), "kind_a": ROW}),
+        (errors.ShapeError, r"scale_a' has shape \(24,\); expected \(24, 1\)",
+         {"sa": torch.ones(M), "kind_a": ROW}),
         (errors.ShapeError, r"scale_b' has shape \(144, 1\)", {"sb": torch.ones(N, 1), "kind_b": ROW}),
         (errors.DtypeError, "scale_b' has dtype torch.float64", {"sb": ONE.double()}),
         (errors.NotATensorError, "scale_a' is a float", {"sa": 1.0}),
@@ -145,7 +149,8 @@ def refused(error, says, a=None, b=None, sa=ONE, kind_a="TensorWise", sb=ONE, ki
          {"sa": torch.ones(M, 2), "kind_a": OF_A, "sb": torch.ones(3, 2), "kind_b": OF_B}),
         (errors.ShapeError, r"expected \(3, 2\).* or \(4, 2\), padded as torch's",
          {"sa": torch.ones(M, 3), "kind_a": OF_A, "sb": torch.ones(2, 3), "kind_b": OF_B}),
-        (errors.ParameterError, "BlockWise128x128 beside a scale_recipe_a of RowWise", {"kind_a": ROW, "kind_b": OF_B}),
+        (errors.ParameterError, "BlockWise128x128 beside a scale_recipe_a of RowWise",
+         {"kind_a": ROW, "kind_b": OF_B}),
         (errors.ParameterError, "BlockWise1x128 beside", {"kind_a": OF_A, "kind_b": OF_A}),
         (errors.ParameterError, "scale_recipe_a' .*not supported yet", {"kind_a": "BlockWise1x32"}),
         (errors.ParameterError, "not supported yet", {"kind_b": ["BlockWise1x16", "TensorWise"]}),
@@ -156,7 +161,8 @@ def refused(error, says, a=None, b=None, sa=ONE, kind_a="TensorWise", sb=ONE, ki
         (errors.ParameterError, "use_fast_accum' is 1", {"use_fast_accum": 1}),
         (errors.ParameterError, "output_dtype' is", {"output_dtype": torch.float64}),
         (errors.ShapeError, "bias' has shape", {"bias": torch.ones(M).bfloat16()}),
-        (errors.DtypeError, "bias' has dtype torch.float32; expected torch.float16", {"bias": torch.ones(N), "output_dtype": torch.float16}),
+        (errors.DtypeError, "bias' has dtype torch.float32; expected torch.float16",
+         {"bias": torch.ones(N), "output_dtype": torch.float16}),
         (errors.SignatureError, "It is output_dtype here", {"out_dtype": torch.float16}),
     ],
 )  # fmt: skip

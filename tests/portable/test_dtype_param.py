@@ -9,6 +9,7 @@ import portable
 from portable import errors
 from portable.conformance.cases import case as case_module
 from portable.conformance.cases import generate
+from portable.conformance.cases.case import parse
 from portable.conformance.execute import runner
 from portable.conformance.judge import reference
 from portable.dispatch import dispatcher, pins
@@ -123,6 +124,14 @@ def test_cases_of_each_row_ask_for_its_dtype(folder):
     assert {result.state for result in results} <= {"Pass", "NotSupported"}
     assert {dict(r.case.types)["R"] for r in results if r.state == "Pass"} == {"float32", "bfloat16"}
     assert all(case_module.parse(case.id, spec) == case for case in cases)
+
+
+def test_a_case_keeps_the_dtype_that_it_says_where_no_input_has_it(folder):
+    spec = registry.spec("cast_sum")
+    asked = [case for case in generate.cases(spec, "core") if dict(case.types)["T"] == "float32"]
+    assert {dict(case.types)["R"] for case in asked} == {"float32", "bfloat16"}
+    case = next(case for case in asked if dict(case.types)["R"] == "bfloat16")
+    assert parse(case.id, spec) == case
 
 
 def test_a_default_or_an_unknown_type_variable_is_refused(folder):

@@ -24,7 +24,7 @@ def of_columns(scale_b, columns):
 
 
 def added(mat_a, mat_b, scales, between=lambda c: c, most=None):
-    """The sum over blocks along k; `scales(block)` are (M, N), `between` is done to the sum after each block."""
+    """The sum over blocks along k; `scales(block)` are (M, N); `between` changes the sum after each block."""
     a, b = mat_a.float(), mat_b.float()
     c = a.new_zeros(len(a), b.shape[1])
     for block, start in enumerate(range(0, len(b), BLOCK)[:most]):
@@ -138,7 +138,11 @@ def shifted(mat_a, mat_b, scale_a, scale_b, bias=None, *, output_dtype, use_fast
 @mutant(BLOCKS, "the sum rounded to bfloat16 between blocks")
 def narrow_sum(mat_a, mat_b, scale_a, scale_b, bias=None, *, output_dtype, use_fast_accum=False):
     columns = of_columns(scale_b, mat_b.shape[1])
-    c = added(mat_a, mat_b, lambda i: scale_a[:, i : i + 1] * columns[i : i + 1], lambda c: c.bfloat16().float())
+
+    def rounded(c):
+        return c.bfloat16().float()
+
+    c = added(mat_a, mat_b, lambda i: scale_a[:, i : i + 1] * columns[i : i + 1], rounded)
     return finished(c, bias, output_dtype)
 
 
@@ -160,5 +164,9 @@ source(
 )
 source(
     *(BLOCKS, "triton", "gfx942", "e4m3fn's NaN codes decoded as 480"),
-    Edit("_lib/triton/minifloat.py", "x = tl.where(size > LARGEST, float(\"nan\"), x)", "x = tl.where(size > 127, 0.0, x)"),
-)  # fmt: skip
+    Edit(
+        "_lib/triton/minifloat.py",
+        'tl.where(size > LARGEST, float("nan"), x)',
+        "tl.where(size > 127, 0.0, x)",
+    ),
+)
