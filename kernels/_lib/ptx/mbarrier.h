@@ -25,14 +25,6 @@ DEVICE void mbarrier_arrive_cluster(uint32_t at, int rank) {
         "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
         "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(at), "r"(rank) : "memory");
 }
-// Copies 4 bytes from global to shared memory, asynchronously (cp.async).
-DEVICE void copy_async_4(uint32_t to, const void* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-// Arrives once this thread's asynchronous copies so far are there.
-DEVICE void mbarrier_arrive_copies(uint32_t at) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
-}
 // Waits until the phase of parity `phase` is complete.
 DEVICE void mbarrier_wait(uint32_t at, uint32_t phase) {
     asm volatile(

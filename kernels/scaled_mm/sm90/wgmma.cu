@@ -20,6 +20,7 @@
 #define C_COL_MAJOR 0
 #include "prelude.h"
 
+#include "_lib/ptx/mma.h"
 #include "_lib/ptx/pdl.h"
 #include "_lib/ptx/pipeline.h"
 #include "_lib/ptx/registers.h"
@@ -43,7 +44,8 @@ constexpr int BLOCKS = TILE_N / 64;   // of 64 columns
 // Of a stage with BLOCK_SCALES: a's scales of the tile's rows, then b's of each 64 columns.
 constexpr int SCALE_BYTES = BLOCK_SCALES ? (TILE_M + BLOCKS + 3) / 4 * 16 : 0;
 constexpr int COLUMN_BYTES = CONSUMERS * TILE_N * 8;
-constexpr int PRODUCERS = BLOCK_SCALES ? 1 + 32 : 1;
+constexpr int PRODUCERS = BLOCK_SCALES ? 2 : 1;
+constexpr int COPIES_AHEAD = 2;   // stages whose scales are on their way
 // Together no more than at the launch, 168 a thread: setmaxnreg would wait for ever.
 constexpr int PRODUCER_REGISTERS = BLOCK_SCALES ? 56 : 40, CONSUMER_REGISTERS = BLOCK_SCALES ? 224 : 232;
 static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * 168, "registers of a block");
@@ -87,10 +89,18 @@ DEVICE void producer_loop(TilePipeline pipe, const TensorMap* map_a, const Tenso
     }
 }
 
-// Copies the scales of each stage, one warp beside the producer thread; rows beyond a get those of its last.
+// Copies the scales of each stage, one warp beside the producer thread; rows beyond a get those of its last. One arrival
+// for a warp's copies: as many as there are lanes took longer than a stage's products (2026-11-26).
 DEVICE void scale_loop(TilePipeline pipe, const Scales& scales, const Sizes& s, uint32_t tiles) {
     const int lane = thread_x() % 32;
     const int steps = steps_of(s);
+    TilePipeline there = pipe;   // the first stage that has not arrived
+    int under_way = 0;
+    const auto arrive = [&] {
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(there.full_barrier());
+        there.advance();
+    };
     grid_dependency_wait();
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
         const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(index, s);
@@ -106,12 +116,20 @@ DEVICE void scale_loop(TilePipeline pipe, const Scales& scales, const Sizes& s, 
             pipe.wait_empty();
             const uint32_t to = pipe.scales() + lane * 4;
 #pragma unroll
-            for (int i = 0; i < TILE_M / 32; ++i) copy_async_4(to + i * 128, rows[i] + step * scales.a_k);
-            if (lane < BLOCKS) copy_async_4(to + TILE_M * 4, columns + step * scales.b_k);
-            mbarrier_arrive_copies(pipe.full_barrier());
+            for (int i = 0; i < TILE_M / 32; ++i) copy_word(to + i * 128, rows[i] + step * scales.a_k);
+            if (lane < BLOCKS) copy_word(to + TILE_M * 4, columns + step * scales.b_k);
+            commit_copies();
             pipe.advance();
+            if (under_way < COPIES_AHEAD) {
+                ++under_way;
+            } else {
+                wait_copies<COPIES_AHEAD>();
+                arrive();
+            }
         }
     }
+    wait_copies<0>();
+    for (; under_way; --under_way) arrive();
 }
 
 // The scales of 128 k: of a thread's two rows and of each 64 columns.
@@ -127,9 +145,13 @@ struct StepScales {
     }
 };
 
+// The warpgroup's index, which the compiler knows to be the same in all lanes: descriptors stay in uniform registers,
+// 2 to 4 % (2026-11-26).
+DEVICE int uniform_consumer() { return __shfl_sync(0xffffffffu, thread_x() / 128, 0); }
+
 // Issues the products of a consumer's 64 rows with a stage's 128 k: to `sums`, or where `add`, added to it.
-DEVICE void multiply(float* sums, const TilePipeline& pipe, bool add) {
-    const uint64_t a = wgmma_descriptor(pipe.a() + thread_x() / 128 * BLOCK_BYTES, 0, 1024);
+DEVICE void multiply(float* sums, const TilePipeline& pipe, int consumer, bool add) {
+    const uint64_t a = wgmma_descriptor(pipe.a() + consumer * BLOCK_BYTES, 0, 1024);
     const uint64_t b = wgmma_descriptor(pipe.b(), 0, 1024);
     pipe.wait_full();
     wgmma_fence();
@@ -158,12 +180,12 @@ DEVICE void promote(float (&acc)[SUMS], float (&sums)[SUMS], const StepScales& s
 }
 
 // The main loop of one tile.
-DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int steps) {
+DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int consumer, int steps) {
 #if FAST_ACCUM
     uint32_t used = 0;
     for (int step = 0; step < steps; ++step) {
         const uint32_t now = pipe.empty_barrier();
-        multiply(acc, pipe, step != 0);
+        multiply(acc, pipe, consumer, step != 0);
         pipe.advance();
         wgmma_wait<1>();
         if (step) release(used);
@@ -180,7 +202,7 @@ DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int steps) {
     // Starts the products of a step, then promotes those of the step before.
     auto step_on = [&](float (&now)[SUMS], StepScales& of_now, float (&before)[SUMS], const StepScales& of_before,
                        uint32_t used) {
-        multiply(now, pipe, false);
+        multiply(now, pipe, consumer, false);
         if (BLOCK_SCALES) of_now.load(pipe);
         pipe.advance();
         wgmma_wait<1>();
@@ -188,7 +210,7 @@ DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int steps) {
         promote(acc, before, of_before);
     };
     uint32_t used = pipe.empty_barrier();
-    multiply(even, pipe, false);
+    multiply(even, pipe, consumer, false);
     if (BLOCK_SCALES) of_even.load(pipe);
     pipe.advance();
     int step = 1;
@@ -213,7 +235,7 @@ DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int steps) {
     for (int step = 0; step < steps; ++step) {
         float sums[SUMS];
         StepScales scales;
-        multiply(sums, pipe, false);
+        multiply(sums, pipe, consumer, false);
         if (BLOCK_SCALES) scales.load(pipe);
         wgmma_wait<0>();
         release(pipe.empty_barrier());
@@ -288,7 +310,7 @@ DEVICE void store_wide(T* c, const float* sums, int row, int col, const float (&
 
 DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t columns, const TensorMap* map_c, T* c,
                           const T* bias, const Scales& scales, const Sizes& s, uint32_t tiles) {
-    const int consumer = thread_x() / 128, lane = thread_x() % 32;
+    const int consumer = uniform_consumer(), lane = thread_x() % 32;
     [[maybe_unused]] const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     [[maybe_unused]] int buffer = 0;
     const uint32_t own_columns = columns + consumer * TILE_N * 8;
@@ -306,7 +328,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t columns,
             row_scale[down] = BLOCK_SCALES ? 1.0f : scales.a[(line < s.m ? line : s.m - 1) * scales.a_row];
         }
         float acc[SUMS];
-        multiply_tile(pipe, acc, steps);
+        multiply_tile(pipe, acc, consumer, steps);
         if (!BLOCK_SCALES || HAS_BIAS) own.share(own_columns, consumer);
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
