@@ -1,22 +1,23 @@
 // c = a @ b of fp8 operands with their scales, by Hopper's warpgroup matrix instructions (wgmma). a is row-major and b
 // column-major (both K-major), with 16-byte aligned lines.
 //
-// Persistent and warp-specialised, as matmul's wgmma.cu: a producer thread keeps STAGES stages filled by TMA, with 128 k
-// of each operand; each of CONSUMER_WARPGROUPS warpgroups computes 64 rows of a tile.
+// Persistent and warp-specialised, as matmul's wgmma.cu: a producer thread keeps STAGES stages filled by TMA, with
+// 128 k of each operand; each of CONSUMER_WARPGROUPS warpgroups computes 64 rows of a tile.
 //
 // Promotion: wgmma adds fp8 products with 13 bits below the greatest, cut off, so that long sums drift towards zero. A
 // block of 128 k is therefore summed by itself, and added to float32 accumulators by the CUDA cores; with BLOCK_SCALES
 // it is multiplied by its scales there. With SUM_BUFFERS 2 a consumer's next products run meanwhile. FAST_ACCUM sums
 // all of K in the matrix unit.
 //
-// Scales of blocks come through the stages too, copied one by one by a warp beside the producer thread: as a thread's
-// own loads they were not there in time (2026-11-26, 64x7168x16384: 43 us, now 34).
+// Scales of blocks come through the stages too: as a thread's own loads a's were not there in time (2026-11-26,
+// 64x7168x16384: 43 us, now 34). With A_SCALES_BULK, where those of 128 k lie one after another, the producer copies
+// them with the operands, and b's, which hit L1, are loaded; else a warp beside it copies both one by one.
 //
 // Defines: A_ELEMENT, B_ELEMENT (e4m3, e5m2); OUTPUT (bf16, f16, f32); CONSUMER_WARPGROUPS (1, 2), TILE_N (multiples of
 // 64), STAGES, SUM_BUFFERS (1, 2), GROUP_M; BOX_ROWS (of a that are loaded: less than a tile's where a has no more);
 // BLOCK_SCALES (a scale for each row and 128 k of a and for each 128 k and 128 columns of b; else for each row and
-// column), FAST_ACCUM (not with BLOCK_SCALES), HAS_BIAS; C_TMA: TMA stores c, of 16 bits with 16-byte aligned rows;
-// WIDE_OUTPUT (c is float32); C_CONTIGUOUS (c's rows are).
+// column), A_SCALES_BULK, FAST_ACCUM (not with BLOCK_SCALES), HAS_BIAS; C_TMA: TMA stores c, of 16 bits with 16-byte
+// aligned rows; WIDE_OUTPUT (c is float32); C_CONTIGUOUS (c's rows are).
 #define C_COL_MAJOR 0
 #include "prelude.h"
 
@@ -44,7 +45,8 @@ constexpr int BLOCKS = TILE_N / 64;   // of 64 columns
 // Of a stage with BLOCK_SCALES: a's scales of the tile's rows, then b's of each 64 columns.
 constexpr int SCALE_BYTES = BLOCK_SCALES ? (TILE_M + BLOCKS + 3) / 4 * 16 : 0;
 constexpr int COLUMN_BYTES = CONSUMERS * TILE_N * 8;
-constexpr int PRODUCERS = BLOCK_SCALES ? 2 : 1;
+constexpr bool SCALE_WARP = BLOCK_SCALES && !A_SCALES_BULK;
+constexpr int PRODUCERS = SCALE_WARP ? 2 : 1;
 constexpr int COPIES_AHEAD = 2;   // stages whose scales are on their way
 // Together no more than at the launch, 168 a thread: setmaxnreg would wait for ever.
 constexpr int PRODUCER_REGISTERS = BLOCK_SCALES ? 56 : 40, CONSUMER_REGISTERS = BLOCK_SCALES ? 224 : 232;
@@ -73,15 +75,19 @@ struct Scales {
 
 DEVICE int steps_of(const Sizes& s) { return (s.k + TILE_K - 1) / TILE_K; }
 
-DEVICE void producer_loop(TilePipeline pipe, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s,
-                          uint32_t tiles) {
+DEVICE void producer_loop(TilePipeline pipe, const TensorMap* map_a, const TensorMap* map_b, const Scales& scales,
+                          const Sizes& s, uint32_t tiles) {
     const int steps = steps_of(s);
     grid_dependency_wait();
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
         const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(index, s);
+        const int rows = s.m - tile.row < TILE_M ? s.m - tile.row : TILE_M;
+        const uint32_t scale_bytes = A_SCALES_BULK ? rows * 4 : 0;
         for (int step = 0; step < steps; ++step) {
             pipe.wait_empty();
-            mbarrier_arrive_expect_tx(pipe.full_barrier(), LOADED_BYTES);
+            mbarrier_arrive_expect_tx(pipe.full_barrier(), LOADED_BYTES + scale_bytes);
+            if (A_SCALES_BULK)
+                bulk_copy_g2s(pipe.scales(), scales.a + tile.row + step * scales.a_k, scale_bytes, pipe.full_barrier());
             tma_load_4d(pipe.a(), map_a, pipe.full_barrier(), step * TILE_K, tile.row, 0, 0);
             tma_load_4d(pipe.b(), map_b, pipe.full_barrier(), step * TILE_K, tile.col, 0, 0);
             pipe.advance();
@@ -89,8 +95,8 @@ DEVICE void producer_loop(TilePipeline pipe, const TensorMap* map_a, const Tenso
     }
 }
 
-// Copies the scales of each stage, one warp beside the producer thread; rows beyond a get those of its last. One arrival
-// for a warp's copies: as many as there are lanes took longer than a stage's products (2026-11-26).
+// Copies the scales of each stage, one warp beside the producer thread; rows beyond a get those of its last. One
+// arrival stands for a warp's copies: one of each lane cost 3 % more (2026-11-26).
 DEVICE void scale_loop(TilePipeline pipe, const Scales& scales, const Sizes& s, uint32_t tiles) {
     const int lane = thread_x() % 32;
     const int steps = steps_of(s);
@@ -132,16 +138,37 @@ DEVICE void scale_loop(TilePipeline pipe, const Scales& scales, const Sizes& s, 
     for (; under_way; --under_way) arrive();
 }
 
+// Where the scales of 128 k lie beside a stage: b's of each 64 columns.
+struct ColumnScales {
+    const float* at[BLOCKS];
+    int64_t step;
+
+    DEVICE ColumnScales(const Scales& scales, int col, const Sizes& s) : step(scales.b_k) {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i) {
+            const int place = col + i * 64 < s.n ? col + i * 64 : s.n - 1;
+            at[i] = scales.b + place / 128 * scales.b_col;
+        }
+    }
+};
+
 // The scales of 128 k: of a thread's two rows and of each 64 columns.
 struct StepScales {
     float upper, lower, columns[BLOCKS];
 
-    DEVICE void load(const TilePipeline& pipe) {
+    DEVICE void load(const TilePipeline& pipe, ColumnScales& from) {
         const int row = thread_x() / 32 * 16 + thread_x() % 32 / 4;
         upper = load_shared(pipe.scales() + row * 4);
         lower = load_shared(pipe.scales() + row * 4 + 32);
 #pragma unroll
-        for (int i = 0; i < BLOCKS; ++i) columns[i] = load_shared(pipe.scales() + (TILE_M + i) * 4);
+        for (int i = 0; i < BLOCKS; ++i) {
+            if (SCALE_WARP) {
+                columns[i] = load_shared(pipe.scales() + (TILE_M + i) * 4);
+            } else {
+                columns[i] = *from.at[i];
+                from.at[i] += from.step;
+            }
+        }
     }
 };
 
@@ -180,7 +207,7 @@ DEVICE void promote(float (&acc)[SUMS], float (&sums)[SUMS], const StepScales& s
 }
 
 // The main loop of one tile.
-DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int consumer, int steps) {
+DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], ColumnScales columns, int consumer, int steps) {
 #if FAST_ACCUM
     uint32_t used = 0;
     for (int step = 0; step < steps; ++step) {
@@ -203,7 +230,7 @@ DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int consumer, 
     auto step_on = [&](float (&now)[SUMS], StepScales& of_now, float (&before)[SUMS], const StepScales& of_before,
                        uint32_t used) {
         multiply(now, pipe, consumer, false);
-        if (BLOCK_SCALES) of_now.load(pipe);
+        if (BLOCK_SCALES) of_now.load(pipe, columns);
         pipe.advance();
         wgmma_wait<1>();
         release(used);
@@ -211,7 +238,7 @@ DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int consumer, 
     };
     uint32_t used = pipe.empty_barrier();
     multiply(even, pipe, consumer, false);
-    if (BLOCK_SCALES) of_even.load(pipe);
+    if (BLOCK_SCALES) of_even.load(pipe, columns);
     pipe.advance();
     int step = 1;
     for (; step + 1 < steps; step += 2) {
@@ -236,7 +263,7 @@ DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], int consumer, 
         float sums[SUMS];
         StepScales scales;
         multiply(sums, pipe, consumer, false);
-        if (BLOCK_SCALES) scales.load(pipe);
+        if (BLOCK_SCALES) scales.load(pipe, columns);
         wgmma_wait<0>();
         release(pipe.empty_barrier());
         pipe.advance();
@@ -328,7 +355,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t columns,
             row_scale[down] = BLOCK_SCALES ? 1.0f : scales.a[(line < s.m ? line : s.m - 1) * scales.a_row];
         }
         float acc[SUMS];
-        multiply_tile(pipe, acc, consumer, steps);
+        multiply_tile(pipe, acc, ColumnScales(scales, tile.col, s), consumer, steps);
         if (!BLOCK_SCALES || HAS_BIAS) own.share(own_columns, consumer);
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
@@ -393,8 +420,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void scaled_mm_wgmma(
 
     if (thread_x() >= CONSUMERS * 128) {
         if (CONSUMERS > 1) setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (is_producer) producer_loop(pipe, &map_a, &map_b, s, tiles);
-        else if (BLOCK_SCALES && thread_x() / 32 == CONSUMERS * 4 + 1) scale_loop(pipe, scales, s, tiles);
+        if (is_producer) producer_loop(pipe, &map_a, &map_b, scales, s, tiles);
+        else if (SCALE_WARP && thread_x() / 32 == CONSUMERS * 4 + 1) scale_loop(pipe, scales, s, tiles);
     } else {
         if (CONSUMERS > 1) setmaxnreg_inc<CONSUMER_REGISTERS>();
         consumer_loop(pipe, buffers, columns, to_c, c, bias, scales, s, tiles);

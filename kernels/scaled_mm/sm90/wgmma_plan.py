@@ -113,6 +113,7 @@ def _plan(call: Call, block: bool, fast: bool) -> Plan | Rejected:
             ("BOX_ROWS", box),
             ("GROUP_M", GROUP_M),
             ("BLOCK_SCALES", int(block)),
+            ("A_SCALES_BULK", int(block and _bulk(call["scale_a"]))),
             ("FAST_ACCUM", int(fast)),
             ("HAS_BIAS", int(call.has("bias"))),
             ("C_TMA", int(by_tma)),
@@ -183,3 +184,14 @@ def _map(tensor: str, dtype: str, k: int, lines: int, step: int, box: int) -> Te
     """Boxes of 128 k and `box` lines."""
     step = max(step, ceil(k, 16) * 16) if lines == 1 else step
     return TensorMap(tensor, dtype, (k, lines, 1, 1), (step,) * 3, (128, box, 1, 1))
+
+
+def _bulk(scales: TensorInfo) -> bool:
+    """Whether those of 128 k lie one after another, in whole 16 bytes."""
+    rows, along = scales.shape
+    return (
+        scales.strides[0] == 1
+        and scales.alignment >= 16
+        and rows % 4 == 0
+        and (along == 1 or scales.strides[1] % 4 == 0)
+    )
