@@ -39,7 +39,6 @@ from portable.conformance.execute.samples import (
     NotApplicable,
     Types,
     in_types,
-    leads,
     most_leading,
     of_problems,
     results,
@@ -120,8 +119,7 @@ def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
     """A row gives the same bits alone and in a batch."""
-    by_rows = of_problems(spec) or (spec.leading == "same" and spec.cost.roof == "vector")
-    if not by_rows or not leads(spec):  # without leading dimensions there is no row to take out
+    if not (of_problems(spec) or (spec.leading == "same" and spec.cost.roof == "vector")):
         raise NotApplicable("the op does not work row by row")
 
     # Of 129 elements, which no vector divides, only a batch's first row is aligned. A plan may choose by the

@@ -108,7 +108,8 @@ def results(spec: Spec, tensors: Mapping[str, Any]) -> list[Output]:
 
 def of_problems(spec: Spec) -> bool:
     """Whether each leading index is an independent problem, as a sequence of attention is, and not a row."""
-    return spec.leading == "same" and all(each.rank > 1 for each in spec.inputs.values() if each.leading)
+    led = [each for each in spec.inputs.values() if each.leading]
+    return spec.leading == "same" and bool(led) and all(each.rank > 1 for each in led)
 
 
 def leads(spec: Spec) -> bool:

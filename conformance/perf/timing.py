@@ -117,7 +117,7 @@ def _product(
         sides = [torch.randn(size, size, device=device).to(dtype) for _ in range(2)]
         one = torch.ones((), device=device)
         return (
-            lambda _: torch._scaled_mm(sides[0], sides[1].t(), one, one, out_dtype=torch.bfloat16),
+            lambda _: torch.ops.aten._scaled_mm(sides[0], sides[1].t(), one, one, out_dtype=torch.bfloat16),
             [None],
             2.0 * size**3,
         )

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from portable import dtypes
+from portable.kernels.scaled_mm import torch_impl
 
 
 def scaled_mm(
@@ -17,7 +18,7 @@ def scaled_mm(
 ) -> Tensor:  # fmt: skip
     """torch._scaled_mm, which on a GPU takes a row-major a, a column-major b, and K and N that are multiples
     of 16; it raises for others."""
-    return torch._scaled_mm(
+    return torch.ops.aten._scaled_mm(
         mat_a, mat_b, scale_a, scale_b, bias,
         out_dtype=dtypes.of(output_dtype).storage, use_fast_accum=use_fast_accum,
     )  # fmt: skip
@@ -29,6 +30,8 @@ def scaled_mm_block(
 ) -> Tensor:  # fmt: skip
     """torch.nn.functional.scaled_mm of torch 2.10 on, which takes these scales on Hopper alone: scale_a with
     stride 1 along M; scale_b with stride 1 along K, of a multiple of 4 blocks along K."""
+    if mat_a.device.type == "cpu":  # where torch has none
+        return torch_impl.scaled_mm_block(mat_a, mat_b, scale_a, scale_b, bias, output_dtype=output_dtype)
     kinds = F.ScalingType
     return F.scaled_mm(
         mat_a, mat_b, scale_a, kinds.BlockWise1x128, scale_b, kinds.BlockWise128x128,

@@ -12,6 +12,7 @@ from portable import errors
 from portable.conformance.cases.generate import required_params
 from portable.conformance.execute import behaviour
 from portable.conformance.execute.bad_calls import MISSING, bad_calls
+from portable.conformance.execute.samples import said_dtypes
 from portable.dispatch import dispatcher
 from portable.spec import registry
 
@@ -160,6 +161,7 @@ def test_a_system_that_maps_no_such_memory(monkeypatch):
 def bad(op):
     spec = registry.spec(op)
     good = {**behaviour.sample(spec, CPU, lead=5, size=16), **required_params(spec)[0]}
+    good |= said_dtypes(spec, good)
     return list(bad_calls(spec, good))
 
 
