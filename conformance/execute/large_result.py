@@ -7,6 +7,7 @@ stride of 0, or along axes of the op. Each element is held to the bound of the s
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from portable.conformance.execute.guards import guarded_memory
 from portable.conformance.execute.samples import Call, NotApplicable, Types, drawn, in_types, leads
 from portable.conformance.judge import reference
 from portable.conformance.judge.bound import bound
-from portable.spec.model import Input, Output, Spec
+from portable.spec.formula import Formula
+from portable.spec.model import Dim, Input, Output, Spec, size_of
 
 LARGE = 1 << 31
 CHUNK = 1 << 25
@@ -32,6 +34,8 @@ LEADING = ""
 """The name of the leading dimensions among axes."""
 HEADS, LONGER = 64, 8
 """Times as many heads, or heads and tokens, where sequences are many: torch alone takes them one by one."""
+MANY = 1 << 12
+"""Copies, of which blocks of fewer elements each have a whole number."""
 OFFSETS = {"cu_seqlens_q": "M", "cu_seqlens_k": "N"}
 """Inputs that are offsets of sequences, and the axis that they count along."""
 
@@ -141,7 +145,7 @@ def _products(spec: Spec, params: dict[str, Any]) -> list[Way]:
         Way(
             make_shape(
                 spec,
-                {"M": rows, "N": columns, "K": depth},
+                {"M": rows, "N": _whole(spec, "N", columns), "K": depth},
                 () if broadcast else (rows,),
                 {**params, **given},
             ),
@@ -152,6 +156,21 @@ def _products(spec: Spec, params: dict[str, Any]) -> list[Way]:
     if broadcast:
         ways.append(Way(make_shape(spec, {"M": 250, "N": 256, "K": 16}, (3,), params)))
     return ways
+
+
+def _whole(spec: Spec, axis: str, size: int) -> int:
+    """The least size from `size` on whose copies have as many copies of each formula of the axis: columns of
+    whole blocks."""
+    formulas = [
+        dim
+        for each in spec.inputs.values()
+        for dim in each.dims
+        if isinstance(dim, Formula) and set(dim.names) == {axis}
+    ]
+    return next(
+        each for each in itertools.count(size)
+        if all(size_of(dim, {axis: MANY * each}) == MANY * size_of(dim, {axis: each}) for dim in formulas)
+    )  # fmt: skip
 
 
 def _at_most(call: Call, spec: Spec, device: torch.device, row: Types, way: Way) -> str | None:
@@ -232,13 +251,19 @@ def _axes(field: Input | Output, counts: Mapping[str, int]) -> list[str]:
     return [LEADING, *own] if field.leading and LEADING in counts else own
 
 
+def _repeats(dim: Dim, counts: Mapping[str, int]) -> int:
+    """How many copies there are along a dimension; along a formula's, those along its axes."""
+    names = dim.names if isinstance(dim, Formula) else [str(dim)]
+    return math.prod(counts.get(name, 1) for name in names)
+
+
 def _large(field: Input, tensor: torch.Tensor, counts: Mapping[str, int]) -> torch.Tensor:
     """The copies of an input: of offsets, which count on; along its axes, and by a stride of 0."""
     if field.name in OFFSETS:
         count, total = counts[OFFSETS[field.name]], int(tensor[-1])
         steps = torch.arange(count, dtype=tensor.dtype, device=tensor.device)[:, None] * total
         return torch.cat([tensor[:1], (steps + tensor[1:]).flatten()])
-    repeats = [counts.get(str(dim), 1) for dim in field.dims]
+    repeats = [_repeats(dim, counts) for dim in field.dims]
     tensor = tensor.repeat([1] * (tensor.dim() - len(repeats)) + repeats)
     return tensor.expand(counts[LEADING], *tensor.shape) if LEADING in _axes(field, counts) else tensor
 
