@@ -1,6 +1,7 @@
 """The meaning of scaled_mm and scaled_mm_block, in float64 on the CPU.
 
 The operands are the numbers that the codes stand for: what was lost when they were made is no error here.
+use_fast_accum allows an implementation sums of fewer bits, it does not ask for them: the meaning is the same.
 """
 
 from __future__ import annotations
@@ -12,24 +13,27 @@ BLOCK = 128
 
 
 def scaled_mm(
-    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None
-) -> Tensor:
+    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    *, use_fast_accum: bool = False,
+) -> Tensor:  # fmt: skip
     """c = (mat_a @ mat_b) * scale_a * scale_b + bias; scale_a is [M, 1], scale_b [1, N]."""
     c = (mat_a @ mat_b) * scale_a * scale_b
     return c if bias is None else c + bias
 
 
 def error_scale(
-    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None
-) -> dict[str, Tensor]:
+    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    *, use_fast_accum: bool = False,
+) -> dict[str, Tensor]:  # fmt: skip
     """The root of the sum of squares of the scaled products, and |bias|."""
     spread = (mat_a.square() @ mat_b.square()).sqrt() * (scale_a * scale_b).abs()
     return {"c": spread if bias is None else spread + bias.abs()}
 
 
 def scaled_mm_block(
-    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None
-) -> Tensor:
+    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    *, use_fast_accum: bool = False,
+) -> Tensor:  # fmt: skip
     """c = the sum over blocks of 128 along k of scale_a[m, kb] * scale_b[kb, nb] * (their products) + bias.
 
     The scales go to the operands first, which is the same but for roundings of float64.
@@ -39,8 +43,9 @@ def scaled_mm_block(
 
 
 def error_scale_block(
-    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None
-) -> dict[str, Tensor]:
+    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    *, use_fast_accum: bool = False,
+) -> dict[str, Tensor]:  # fmt: skip
     """The root of the sum of squares of the products, each times its scales, and |bias|."""
     a, b = of_elements(mat_a, scale_a, 1), of_elements(mat_b, scale_b, 2)
     spread = (a.square() @ b.square()).sqrt()

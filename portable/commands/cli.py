@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("op")
         call_options.add_shape(sub, "the spec's demo, or a small case of it")
         call_options.add_param(sub)
-        sub.add_argument("--dtype", default="float32", help="the first input's type (default: float32)")
+        sub.add_argument(
+            "--dtype", help="the first input's type (default: float32, or the first that the op has)"
+        )
     traced.add_argument("--impl", help="the implementation or language to run (default: the chosen one)")
     timed.add_argument("--impl", help="the implementation or language to model (default: each)")
     for sub in (traced, timed):
@@ -133,7 +135,9 @@ def explain(args: argparse.Namespace) -> int:
     from portable.spec import registry
 
     spec = registry.spec(args.op)
-    types, params = call_options.types(spec, args.dtype), call_options.params(args.param, spec)
+    params = call_options.params(args.param, spec)
+    types = call_options.types(spec, args.dtype, params)
+    params = {name: types[name] for name, each in spec.params.items() if each.type == "dtype"} | params
     device = detect.main_backend().device_type
     calls = call_options.calls(args.shape, spec)
     if not calls:
@@ -187,7 +191,9 @@ def _emulated_calls(
     from portable.spec import registry
 
     spec = registry.spec(args.op)
-    types, params = call_options.types(spec, args.dtype), call_options.params(args.param, spec)
+    params = call_options.params(args.param, spec)
+    types = call_options.types(spec, args.dtype, params)
+    params = {name: types[name] for name, each in spec.params.items() if each.type == "dtype"} | params
     calls = call_options.calls(args.shape, spec)
     tracing.choose(args.arch)
     if not calls:

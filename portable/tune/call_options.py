@@ -87,17 +87,27 @@ def value(text: str) -> Any:
     return text
 
 
-def types(spec: Spec, name: str) -> Mapping[str, str]:
-    """The dtype of every input: `name` is that of the first type variable, the others are of the first row of
-    `types` that has it. Where none has it, all are `name`, for the op to refuse."""
+def types(spec: Spec, name: str | None = None, given: Mapping[str, Any] | None = None) -> Mapping[str, str]:
+    """The dtype of every input and parameter that says one: `name` is that of the first type variable, the
+    others are of the first row of `types` that has it and what the `given` parameters say. Where none has
+    it, all are `name`, for the op to refuse. None is float32, or the first type of an op without float32."""
     import torch
 
+    if name is None:
+        first = [row[spec.type_variables[0]] for row in spec.types]
+        name = "float32" if "float32" in first else first[0]
     if not isinstance(getattr(torch, name, None), torch.dtype):
         hint = f" Did you mean {SHORT[name]!r}?" if name in SHORT else nearest(name, _known(spec))
         raise PortableError(f"--dtype {name!r} is no dtype of torch.{hint}")
-    row = next((row for row in spec.types if row[spec.type_variables[0]] == name), None)
+    rows = [row for row in spec.types if row[spec.type_variables[0]] == name]
+    given = {key: str(each) for key, each in (given or {}).items() if spec.params[key].type == "dtype"}
+    said = {each.removeprefix("torch.") for each in given.values()}
+    row = next(
+        (row for row in rows if said <= set(spec.dtype_params(row).values())), rows[0] if rows else None
+    )
     of_row = dict.fromkeys(spec.types[0], name) if row is None else row
-    return {each.name: of_row.get(each.dtype, each.dtype) for each in spec.inputs.values()}
+    found = {each.name: of_row.get(each.dtype, each.dtype) for each in spec.inputs.values()}
+    return found | spec.dtype_params(of_row)
 
 
 def _known(spec: Spec) -> list[str]:

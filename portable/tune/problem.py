@@ -179,5 +179,5 @@ def type_row(spec: Spec, dtype: str) -> Mapping[str, str]:
     for row in spec.types:
         if row[variable] == dtype:
             return row
-    known = listed(row[variable] for row in spec.types)
+    known = listed(dict.fromkeys(row[variable] for row in spec.types))
     raise PortableError(f"{spec.op} has no {variable} of {dtype}; it has {known}")

@@ -77,9 +77,11 @@ def _indices(tensor: Input, case: Case, row: Mapping[str, str]) -> Tensor:
 
 
 def arguments(spec: Spec, case: Case, tensors: Mapping[str, Any]) -> inspect.BoundArguments:
-    """The tensors and the case's parameters, bound as the op is called."""
+    """The tensors and the case's parameters, bound as the reference is called: it makes no use of those that
+    say a dtype."""
+    said = spec.dtype_params(spec.types[0])
     bound = inspect.Signature(
-        [each for each in spec.signature.parameters.values() if each.name != "out"]
+        [each for each in spec.signature.parameters.values() if each.name not in ("out", *said)]
     ).bind(**tensors, **case.params)
     bound.apply_defaults()
     return bound
@@ -122,7 +124,8 @@ def bounds(
             continue
         result = torch.finfo(getattr(torch, row.get(dtype, dtype)))
         tolerance = spec.tolerance[name]
-        units = tolerance.accumulation_ulp.evaluate(**{**case.axes, "B": case.batch, **row, **case.params})
+        params = {name: param.default for name, param in spec.params.items()} | dict(case.params)
+        units = tolerance.accumulation_ulp.evaluate(**{**case.axes, "B": case.batch, **row, **params})
         scale = ref.abs() + magnitude.get(name, 0.0)
         smallest = result.smallest_normal * result.eps
         allowed[name] = tolerance.result_ulp * result.eps * ref.abs() + units * acc * scale + smallest

@@ -13,13 +13,18 @@ import torch.nn.functional as F
 import portable
 from portable import errors
 from portable.conformance.execute import behaviour
+from portable.conformance.execute.samples import said_dtypes
 from portable.dispatch import dispatcher
 from portable.spec import registry
 from portable.spec.model import size_of
 
 OPS = sorted(registry.op_folders())
 PUBLIC = portable.ops()
-DIFFERENTIABLE = [op for op in PUBLIC if not registry.spec(op).mutated and registry.spec(op).tolerance]
+DIFFERENTIABLE = [
+    op for op in PUBLIC
+    if not registry.spec(op).mutated and registry.spec(op).tolerance
+    and any(each.gradient for each in registry.spec(op).inputs.values())
+]  # fmt: skip
 
 
 def sample(name: str, dtype: torch.dtype = torch.float64, requires_grad: bool = True) -> tuple[dict, dict]:
@@ -44,10 +49,12 @@ def sample(name: str, dtype: torch.dtype = torch.float64, requires_grad: bool = 
             inputs[field.name] = torch.randint(0, sizes[field.below], shape, generator=generator)
             continue
         legal = dtype if str(dtype).removeprefix("torch.") in spec.legal_dtypes(field.name) else torch.float32
+        if "float32" not in spec.legal_dtypes(field.name):
+            legal = getattr(torch, spec.legal_dtypes(field.name)[0])
         inputs[field.name] = torch.randn(shape, generator=generator, dtype=torch.float64).to(legal)
         inputs[field.name].requires_grad_(requires_grad and field.gradient)
     params = {p.name: p.choices[-1] for p in spec.params.values() if p.type == "choice" and p.required}
-    return inputs, params
+    return inputs, params | said_dtypes(spec, inputs)
 
 
 def total(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

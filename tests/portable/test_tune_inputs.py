@@ -114,7 +114,8 @@ def test_every_op_that_can_be_tuned_has_a_reference_for_the_judge(op, monkeypatc
     monkeypatch.setenv("PORTABLE_BACKEND", "cpu")
     _fresh()
     spec = registry.spec(op)
-    row = problem.type_row(spec, "bfloat16")
+    first = spec.type_variables[0]
+    row = next((row for row in spec.types if row[first] == "bfloat16"), spec.types[0])
     case = spec.latency_case or next(each for each in spec.cases if all(each.axes.values()))
     one = problem.of_case(spec, spec.implementations[-1].name, case, row)
     tensors = one.tensors("cpu", seed=0)
