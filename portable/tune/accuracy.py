@@ -64,7 +64,7 @@ class Judge:
                 if different := int((got != expected).sum()):
                     return f"{name} is wrong: {different} of {got.numel()} integers differ"
                 continue
-            if not bool(torch.isfinite(got).all()):
+            if not bool(torch.isfinite(got.float() if got.element_size() == 1 else got).all()):
                 return f"{name} holds numbers that are not finite"
             worst = self._bounded(name, got) if self._refs is not None else self._alike(place, got)
             if not worst <= 1.0:
