@@ -18,6 +18,7 @@ import portable
 from portable.conformance.perf import baselines, libraries
 from portable.conformance.perf.libraries import LIBRARIES
 from portable.spec import registry
+from portable.spec.model import size_of
 
 from . import fake_libraries as fakes
 
@@ -46,7 +47,7 @@ def installed(monkeypatch):
 def call_of(op, dtype=torch.float32, absent=(), **params):
     """Two buffer sets of an op, its parameters and its outputs on the first set."""
     spec = registry.spec(op)
-    sizes: dict[str | int, int] = {"M": 5, "N": ROWS[-1], "K": 7}
+    sizes = {"M": 5, "N": ROWS[-1], "K": 7}
     sizes |= {"Z": 2, "H": 3, "G": 1, "P": 9, "C": 4, "D": 8}
     generator = torch.Generator().manual_seed(0)
     sets = []
@@ -54,7 +55,7 @@ def call_of(op, dtype=torch.float32, absent=(), **params):
         tensors = dict.fromkeys(spec.inputs)
         for name, field in spec.inputs.items():
             if name not in (*absent, "positions"):
-                own = [sizes[dim] for dim in field.dims]
+                own = [size_of(dim, sizes) for dim in field.dims]
                 shape = (*ROWS[:-1], *own) if field.leading and spec.leading == "same" else own
                 tensors[name] = torch.randn(*shape, generator=generator).to(dtype)
         sets.append(tensors)

@@ -50,7 +50,7 @@ def test_the_right_one_passes(op):
     assert ask(op) is None
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [op for op in OPS if op != "amax_scale"])  # whose result is one number
 def test_zeros_beyond_2_31(op):
     def zeros(result, **given):
         first(result).view(-1)[FAR:] = 0
