@@ -43,8 +43,10 @@ from portable.plan import (
 
 GROUP = 128
 RESIDENT, RESIDENT_AMD = 16384, 32768
-TILE_ELEMENTS = 32
-"""Elements of a 128x128 tile that a thread has."""
+ELEMENTS, TILE_ELEMENTS = 16, 32
+"""Elements of groups, and of a 128x128 tile, that a thread has. Half as many of groups, and SLAB rows of a
+tile at a time, where each element has a pointer and a mask of its own (UNIT 1): else they spill."""
+SLAB = 8
 PROGRAMS, LEAST_TILES = 8, 2
 """The most programs a multiprocessor that read a whole tensor, and the fewest tiles of it that each takes
 where it has as many."""
@@ -164,6 +166,37 @@ def quantize_tiles(
 
 
 @triton.jit
+def quantize_tiles_stream(
+    x_ptr, x_stride, q_ptr, q_stride, scale_ptr, height, length, down, across, eps, largest,
+    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
+    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    SIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A tile of SIDE x BLOCK, ROWS at a time, read twice: for rows at any address."""
+    tile = tl.program_id(0)
+    line = tile // across
+    top = (line % down).to(tl.int64) * SIDE
+    first = (line // down).to(tl.int64) * height + top
+    below = tl.minimum(height - top, SIDE).to(tl.int32)
+    col = ((tile % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    most = tl.zeros([ROWS, BLOCK], tl.int32)
+    for start in range(0, SIDE, ROWS):
+        place = start + tl.arange(0, ROWS)
+        mask = (place < below)[:, None] & (col < length)
+        x = tl.load(row_starts(x_ptr, first + place, x_stride, 1) + col, mask=mask, other=0.0)
+        most = tl.maximum(most, magnitudes(x))
+    scale = scale_of(tl.max(tl.max(most, axis=1), axis=0), eps, largest, POWER_OF_2)
+    tl.store(scale_ptr + tile, scale)
+    inverse = tl.div_rn(1.0, scale)
+    for start in range(0, SIDE, ROWS):
+        place = start + tl.arange(0, ROWS)
+        mask = (place < below)[:, None] & (col < length)
+        x = tl.load(row_starts(x_ptr, first + place, x_stride, 1) + col, mask=mask, other=0.0)
+        codes = encode(x.to(tl.float32) * inverse, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+        tl.store(row_starts(q_ptr, first + place, q_stride, 1) + col, codes, mask=mask)
+
+
+@triton.jit
 def quantize_elements(
     x_ptr, x_stride, q_ptr, q_stride, count, length, chunks, scale_ptr,
     BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
@@ -251,8 +284,8 @@ def groups(call: Call) -> Plan | Rejected:
     count, length, stride = rows(call["x"])
     unit, args = _aligned(call)
     across = ceil_div(length, GROUP)
-    size = setting(call, "TILE")
-    tile = RowTile(size // GROUP, GROUP, unit, warps(call.device, size // 16), False)
+    size, per_thread = setting(call, "TILE"), ELEMENTS if unit > 1 else ELEMENTS // 2
+    tile = RowTile(size // GROUP, GROUP, unit, warps(call.device, size // per_thread), False)
     if count * across > MAX_GRID - tile.rows:
         return Rejected(f"{count * across} groups: more than {MAX_GRID}")
     groups = count * across
@@ -284,8 +317,13 @@ def tiles(call: Call) -> Plan | Rejected:
         ("across", Scalar("i32", across)),
         *_numbers(call),
     ]
-    tile = RowTile(GROUP, GROUP, unit, warps(call.device, GROUP * GROUP // TILE_ELEMENTS), False)
-    return Plan((Launch(tile.kernel(quantize_tiles, *_format(call)), (grid, 1, 1), tuple(args)),))
+    if unit == 1:
+        tile = RowTile(SLAB, GROUP, unit, warps(call.device, SLAB * GROUP * 2 // ELEMENTS), False)
+        kernel = tile.kernel(quantize_tiles_stream, *_format(call), ("SIDE", GROUP))
+    else:
+        tile = RowTile(GROUP, GROUP, unit, warps(call.device, GROUP * GROUP // TILE_ELEMENTS), False)
+        kernel = tile.kernel(quantize_tiles, *_format(call))
+    return Plan((Launch(kernel, (grid, 1, 1), tuple(args)),))
 
 
 def static(call: Call) -> Plan | Rejected:
