@@ -49,13 +49,13 @@ def scaled_tile(
     sa_ptr, sa_outer, sa_inner, sb_ptr, sb_outer, sb_inner, bias_ptr, M, N, K,
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, C_UNIT: tl.constexpr,
     UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, BLOCKED: tl.constexpr,
-    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr, STEPS: tl.constexpr,
+    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of c. A_UNIT, B_UNIT and C_UNIT name the index with unit stride ("row", "col" or None), whose
-    stride is the constant 1. BLOCKED: the scales are those of 128 elements along k, which are STEPS tiles of
-    BLOCK_K, and of 128 columns of b."""
+    stride is the constant 1. BLOCKED: the scales are those of 128 elements along k, of which BLOCK_K is a
+    part, and of 128 columns of b; each part's products are added up and scaled."""
     enter_pdl(PDL)
     start_m, start_n = tile_starts(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     if A_UNIT == "col":
@@ -99,42 +99,32 @@ def scaled_tile(
             sb_ptrs = sb_ptr + (start_n // 128).to(tl.int64) * sb_inner
         else:
             sb_ptrs = sb_ptr + ((start_n + offs_n) // 128).to(tl.int64) * sb_inner
-        for start in range(0, K, BLOCK_K * STEPS):
-            scale_a = tl.load(sa_ptrs, mask=in_m, other=0.0)
+    for start in range(0, K, BLOCK_K):
+        if EVEN_K:
+            a = tl.load(a_ptrs, mask=in_m[:, None], other=0.0)
+            b = tl.load(b_ptrs, mask=in_n[None, :], other=0.0)
+        else:
+            in_k = offs_k < K - start
+            a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
+            b = tl.load(b_ptrs, mask=in_n[None, :] & in_k[:, None], other=0.0)
+        if BLOCKED:
+            block = tl.cast(start // 128, tl.int64)
+            scale_a = tl.load(sa_ptrs + block * sa_inner, mask=in_m, other=0.0)
             if BLOCK_N <= 128:
-                scales = (scale_a * tl.load(sb_ptrs))[:, None]
+                scales = (scale_a * tl.load(sb_ptrs + block * sb_outer))[:, None]
             else:
-                scales = scale_a[:, None] * tl.load(sb_ptrs, mask=in_n, other=0.0)[None, :]
+                scale_b = tl.load(sb_ptrs + block * sb_outer, mask=in_n, other=0.0)
+                scales = scale_a[:, None] * scale_b[None, :]
             part = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            for step in tl.static_range(STEPS):
-                if EVEN_K:
-                    a = tl.load(a_ptrs, mask=in_m[:, None], other=0.0)
-                    b = tl.load(b_ptrs, mask=in_n[None, :], other=0.0)
-                else:
-                    in_k = offs_k < K - start - step * BLOCK_K
-                    a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
-                    b = tl.load(b_ptrs, mask=in_n[None, :] & in_k[:, None], other=0.0)
-                part = multiplied(a, b, part, A_FORMAT, B_FORMAT, None)
-                a_ptrs += a_step
-                b_ptrs += b_step
-            total += part * scales
-            sa_ptrs += sa_inner
-            sb_ptrs += sb_outer
-    else:
-        for start in range(0, K, BLOCK_K):
-            if EVEN_K:
-                a = tl.load(a_ptrs, mask=in_m[:, None], other=0.0)
-                b = tl.load(b_ptrs, mask=in_n[None, :], other=0.0)
-            else:
-                in_k = offs_k < K - start
-                a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
-                b = tl.load(b_ptrs, mask=in_n[None, :] & in_k[:, None], other=0.0)
+            total += multiplied(a, b, part, A_FORMAT, B_FORMAT, None) * scales
+        else:
             total = multiplied(a, b, total, A_FORMAT, B_FORMAT, PROMOTE)
-            a_ptrs += a_step
-            b_ptrs += b_step
+        a_ptrs += a_step
+        b_ptrs += b_step
+
+    if not BLOCKED:
         scale_b = tl.load(sb_ptr + (start_n + offs_n).to(tl.int64) * sb_inner, mask=in_n, other=0.0)
         total = total * tl.load(sa_ptrs, mask=in_m, other=0.0)[:, None] * scale_b[None, :]
-
     if bias_ptr is not None:
         total += bias_of(bias_ptr + start_n, offs_n, N - start_n)[None, :]
     within = offs_m[:, None] * c_row + offs_n[None, :] * c_col
@@ -177,13 +167,12 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
         *(() if product.bias else (("bias_ptr", None),)),
         *((f"{name}_UNIT", x.unit_stride) for name, x in zip("ABC", operands, strict=True)),
         ("UNIT", unit),
-        ("EVEN_K", product.K % (BLOCK if problem.blocked else block_k) == 0),
+        ("EVEN_K", product.K % block_k == 0),
         ("WIDE", any(256 * max(x.row, x.col) >= 2**31 for x in operands)),
         ("BLOCKED", problem.blocked),
         ("A_FORMAT", None if native else tuple(minifloat.constants(product.a.dtype).values())),
         ("B_FORMAT", None if native else tuple(minifloat.constants(product.b.dtype).values())),
         ("PROMOTE", min(BLOCK, block_k) if native and not problem.fast else None),
-        ("STEPS", BLOCK // block_k),
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
     ]
@@ -230,8 +219,12 @@ def unit_of(problem: ScaledProblem) -> int:
 def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -> dict[str, Any]:
     """The config; in the unaligned class with fewer elements of a tile for a thread, each of which needs a
     64-bit pointer and a mask of its own: BLOCK_K is halved (to 32 at least, the k of fp8 instructions) until
-    there are 16, then BLOCK_N."""
+    there are 16, then BLOCK_N. Smaller tiles too where threads of 256 registers hold operands as numbers."""
     config = dict(config)
+    if not native and device.warp_size == 32:
+        config["BLOCK_K"] = 32
+        if device.arch.startswith("gfx11"):
+            config["BLOCK_M"] = min(config["BLOCK_M"], 64)
 
     def crowded() -> bool:
         threads = config["num_warps"] * device.warp_size
