@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import portable
-from portable import errors
+from portable import dtypes, errors
 from portable.conformance.execute import behaviour
 from portable.conformance.execute.samples import said_dtypes
 from portable.dispatch import dispatcher
@@ -19,6 +19,10 @@ from portable.spec import registry
 from portable.spec.model import size_of
 
 OPS = sorted(registry.op_folders())
+# torch's opcheck multiplies inputs, which the CPU does not in fp8.
+IN_FP8 = {
+    op for op in OPS if dtypes.of(registry.spec(op).types[0][registry.spec(op).type_variables[0]]).bits == 8
+}
 PUBLIC = portable.ops()
 DIFFERENTIABLE = [
     op for op in PUBLIC
@@ -66,7 +70,7 @@ def several(result) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [op for op in OPS if op not in IN_FP8])
 def test_opcheck(name):
     inputs, params = sample(name, torch.float32, requires_grad=name in PUBLIC)
     dispatcher.op(name)

@@ -160,7 +160,11 @@ source(
 )
 source(
     *(BLOCKS, "triton", "gfx942", "scales of b not moved along k"),
-    Edit("scaled_mm/triton_impl.py", "sb_ptrs += sb_outer", "sb_ptrs += 0 * sb_outer"),
+    Edit(
+        "scaled_mm/triton_impl.py",
+        "tl.load(sb_ptrs + block * sb_outer))[:, None]",
+        "tl.load(sb_ptrs))[:, None]",
+    ),
 )
 source(
     *(BLOCKS, "triton", "gfx942", "e4m3fn's NaN codes decoded as 480"),
