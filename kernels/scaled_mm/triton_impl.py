@@ -225,7 +225,7 @@ def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -
         config["BLOCK_K"] = 32
         if device.arch.startswith("gfx11"):
             config["BLOCK_M"] = min(config["BLOCK_M"], 64)
-    if unit == 1 and device.arch == "gfx90a":  # whose compiler keeps to 128 registers with 8 warps
+    if unit == 1 and device.arch == "gfx90a":  # whose 8 warps have few registers each
         config["BLOCK_M"], config["BLOCK_K"] = min(config["BLOCK_M"], 64), 32
 
     def crowded() -> bool:
