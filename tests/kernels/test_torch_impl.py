@@ -37,8 +37,14 @@ def worst(got, reference, allowed):
     return error.max().item() if error.numel() else 0.0
 
 
+def says_a_dtype(op: str) -> bool:
+    """Such ops are held against their references by the suite on a CPU."""
+    spec = registry.spec(op)
+    return bool(spec.dtype_params(spec.types[0]))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("combination", list(combinations()), ids=label)
+@pytest.mark.parametrize("combination", [c for c in combinations() if not says_a_dtype(c[0])], ids=label)
 def test_results_are_within_the_bound(combination):
     op, row, number = combination
     spec = registry.spec(op)

@@ -70,7 +70,7 @@ def several(result) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [op for op in OPS if op not in IN_FP8])
+@pytest.mark.parametrize("name", [op for op in OPS if op not in IN_FP8 and op != "amax_scale"])
 def test_opcheck(name):
     inputs, params = sample(name, torch.float32, requires_grad=name in PUBLIC)
     dispatcher.op(name)
