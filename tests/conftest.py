@@ -13,9 +13,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import pytest
 
-from portable.dispatch import pins
 from portable.runtime import detect
-from portable.spec import registry
+from tests.op_folders import fresh
 
 SPEC = """
 schema_version: 1
@@ -131,18 +130,6 @@ def toy(tmp_path, monkeypatch):
     yield log
     monkeypatch.undo()
     fresh()
-
-
-def fresh() -> None:
-    """Forget what was found on the search paths and in the environment."""
-    from portable.dispatch import dispatcher
-    from portable.runtime import build
-
-    registry.clear_caches()
-    pins.reload()
-    detect.reset()
-    dispatcher.clear_caches()
-    build.clear_caches()
 
 
 # `make test` and `make test-all` --------------------------------------------------------------------------

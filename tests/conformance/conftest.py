@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from portable.dispatch import dispatcher, pins
-from portable.runtime import detect
+from portable.dispatch import dispatcher
 from portable.spec import registry
+from tests.op_folders import fresh
 
 from . import toy_norm
-
-
-def _fresh() -> None:
-    registry.clear_caches()
-    pins.reload()
-    detect.reset()
-    dispatcher.clear_caches()
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +20,8 @@ def norm(tmp_path_factory):
     patch.setattr(dispatcher.torch_library, "define", lambda *args: None)
     patch.setattr(dispatcher.torch_library, "define_out", lambda *args: None)
     patch.setattr(dispatcher, "_ops", {})
-    _fresh()
+    fresh()
     yield registry.spec("toy_norm")
     patch.undo()
     vars(__import__("portable")).pop("toy_norm", None)
-    _fresh()
+    fresh()

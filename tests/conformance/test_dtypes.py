@@ -11,11 +11,10 @@ from portable.conformance.cases.case import Case, make_shape
 from portable.conformance.cases.generate import cases
 from portable.conformance.execute import runner
 from portable.conformance.judge import reference
-from portable.dispatch import dispatcher, pins
 from portable.errors import SpecError
-from portable.runtime import detect
 from portable.spec import registry
 from portable.spec.reader import load_spec
+from tests.op_folders import on_search_path
 
 CPU = torch.device("cpu")
 
@@ -168,31 +167,13 @@ def miscounted(table, index, hidden, level):
 }
 
 
-def _fresh() -> None:
-    registry.clear_caches()
-    pins.reload()
-    detect.reset()
-    dispatcher.clear_caches()
-
-
 @pytest.fixture(scope="module")
 def ops(tmp_path_factory):
     """The three toy ops in the catalogue, on the CPU backend."""
-    root = tmp_path_factory.mktemp("ops")
-    for name, (spec, reference_file, torch_file) in FILES.items():
-        (root / name).mkdir()
-        (root / name / "spec.yaml").write_text(spec)
-        (root / name / "reference.py").write_text(reference_file)
-        (root / name / "torch_impl.py").write_text(torch_file)
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PORTABLE_KERNEL_PATH", str(root))
-    patch.setenv("PORTABLE_BACKEND", "cpu")
-    _fresh()
-    yield root
-    patch.undo()
-    for name in FILES:
-        vars(__import__("portable")).pop(name, None)
-    _fresh()
+    names = ("spec.yaml", "reference.py", "torch_impl.py")
+    files = {op: dict(zip(names, texts, strict=True)) for op, texts in FILES.items()}
+    with on_search_path(tmp_path_factory.mktemp("ops"), files) as root:
+        yield root
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from portable.errors import SpecError
 from portable.runtime import detect
 from portable.spec import registry
 
-from ..conftest import SPEC, fresh
+from ..conftest import SPEC
+from ..op_folders import fresh
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted(ROOT.glob("backends/*/known_failures.yaml"))

@@ -6,9 +6,9 @@ import textwrap
 
 import pytest
 
-from portable.dispatch import pins
-from portable.runtime import detect
+from portable.configs import lookup
 from portable.spec import registry
+from tests.op_folders import fresh
 
 SPEC = """
 schema_version: 1
@@ -94,13 +94,5 @@ def product(tmp_path, monkeypatch):
 
 
 def _fresh() -> None:
-    from portable.configs import lookup
-    from portable.dispatch import dispatcher
-    from portable.runtime import build
-
-    registry.clear_caches()
-    pins.reload()
-    detect.reset()
-    dispatcher.clear_caches()
-    build.clear_caches()
+    fresh()
     lookup.entries.cache_clear()

@@ -12,9 +12,9 @@ from portable.conformance.cases import generate
 from portable.conformance.cases.case import parse
 from portable.conformance.execute import runner
 from portable.conformance.judge import reference
-from portable.dispatch import dispatcher, pins
 from portable.runtime import detect
 from portable.spec import registry
+from tests.op_folders import fresh, on_search_path
 
 SPEC = """\
 schema_version: 1
@@ -50,26 +50,11 @@ def error_scale(x, shift=None):
 """
 
 
-def _fresh() -> None:
-    registry.clear_caches()
-    pins.reload()
-    detect.reset()
-    dispatcher.clear_caches()
-
-
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """The op's folder, on the search path."""
-    folder = tmp_path / "ops" / "cast_sum"
-    folder.mkdir(parents=True)
-    (folder / "spec.yaml").write_text(SPEC)
-    (folder / "reference.py").write_text(REFERENCE)
-    monkeypatch.setenv("PORTABLE_KERNEL_PATH", str(tmp_path / "ops"))
-    monkeypatch.setenv("PORTABLE_BACKEND", "cpu")
-    _fresh()
-    yield folder
-    monkeypatch.undo()
-    _fresh()
+    with on_search_path(tmp_path, {"cast_sum": {"spec.yaml": SPEC, "reference.py": REFERENCE}}):
+        yield tmp_path / "cast_sum"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -137,7 +122,7 @@ def test_a_case_keeps_the_dtype_that_it_says_where_no_input_has_it(folder):
 def test_a_default_or_an_unknown_type_variable_is_refused(folder):
     for wrong, says in (("of: Q", "'Q' is not a type variable"), ("of: R, default: float32", "no default")):
         (folder / "spec.yaml").write_text(SPEC.replace("of: R", wrong))
-        _fresh()
+        fresh()
         with pytest.raises(errors.SpecError, match=r"spec\.yaml:13") as caught:
             registry.spec("cast_sum")
         assert says in str(caught.value)
@@ -152,7 +137,7 @@ def test_an_implementation_may_have_a_bound_of_its_own_on_an_arch(folder):
     )
     for arch, wide in (("*", True), ("gfx*", False)):
         (folder / "spec.yaml").write_text(loose.replace("{cpu:", f'{{"{arch}":'))
-        _fresh()
+        fresh()
         spec = registry.spec("cast_sum")
         case = next(each for each in generate.cases(spec, "smoke") if dict(each.shape.axes)["N"] == 6)
         materialized = reference.materialize(case, spec)

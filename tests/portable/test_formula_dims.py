@@ -9,10 +9,9 @@ import portable
 from portable import errors
 from portable.conformance.cases import generate
 from portable.conformance.cases.case import input_shapes, make_shape
-from portable.dispatch import dispatcher, pins
-from portable.runtime import detect
 from portable.spec import registry
 from portable.spec.model import Case
+from tests.op_folders import fresh, on_search_path
 
 SPEC = """\
 schema_version: 1
@@ -44,26 +43,11 @@ def block_sums(x, scale):
 """
 
 
-def _fresh() -> None:
-    registry.clear_caches()
-    pins.reload()
-    detect.reset()
-    dispatcher.clear_caches()
-
-
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """The op's folder, on the search path."""
-    folder = tmp_path / "ops" / "block_sums"
-    folder.mkdir(parents=True)
-    (folder / "spec.yaml").write_text(SPEC)
-    (folder / "reference.py").write_text(REFERENCE)
-    monkeypatch.setenv("PORTABLE_KERNEL_PATH", str(tmp_path / "ops"))
-    monkeypatch.setenv("PORTABLE_BACKEND", "cpu")
-    _fresh()
-    yield folder
-    monkeypatch.undo()
-    _fresh()
+    with on_search_path(tmp_path, {"block_sums": {"spec.yaml": SPEC, "reference.py": REFERENCE}}):
+        yield tmp_path / "block_sums"
 
 
 def test_a_call_has_the_sizes_of_the_formula(folder):
@@ -105,7 +89,7 @@ def test_a_formula_that_cannot_be_one_is_refused_with_its_line(folder, dim, says
     (folder / "spec.yaml").write_text(
         SPEC.replace('scale: {shape: ["...", "ceildiv(K, 4)"]', f'scale: {{shape: ["...", "{dim}"]')
     )
-    _fresh()
+    fresh()
     with pytest.raises(errors.SpecError, match=r"spec\.yaml:9") as caught:
         registry.spec("block_sums")
     assert says in str(caught.value)

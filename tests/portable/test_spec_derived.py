@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import portable
-from portable.dispatch import dispatcher, gradient, pins
+from portable.dispatch import gradient
 from portable.errors import SpecError
 from portable.plan import Call, Device, NativeKernel, Plan
-from portable.runtime import detect
 from portable.spec import registry
 from portable.spec.reader import load_spec
+from tests.op_folders import on_search_path
 
 SPEC = """\
 schema_version: 1
@@ -75,28 +75,11 @@ def flops(N, B, factor):
 """
 
 
-def _fresh() -> None:
-    registry.clear_caches()
-    pins.reload()
-    detect.reset()
-    dispatcher.clear_caches()
-
-
 @pytest.fixture(scope="module")
 def scaled(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ops") / "scaled"
-    folder.mkdir()
-    (folder / "spec.yaml").write_text(SPEC)
-    (folder / "reference.py").write_text(REFERENCE)
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PORTABLE_KERNEL_PATH", str(folder.parent))
-    patch.setenv("PORTABLE_BACKEND", "cpu")
-    _fresh()
-    yield folder
-    patch.undo()
-    for name in ("scaled", "scaled_backward"):
-        portable.__dict__.pop(name, None)
-    _fresh()
+    files = {"scaled": {"spec.yaml": SPEC, "reference.py": REFERENCE}}
+    with on_search_path(tmp_path_factory.mktemp("ops"), files) as root:
+        yield root / "scaled"
 
 
 def refused(folder: Path, old: str, new: str, backward: bool = False) -> SpecError:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from portable.dispatch import dispatcher, pins
-from portable.runtime import detect
 from portable.spec import registry
 from portable.tune import accuracy, problem
+from tests.op_folders import fresh, on_search_path
 
 SPEC = """\
 schema_version: 1
@@ -51,29 +51,14 @@ def derived(tensors, facts):
 """
 
 
-def _fresh() -> None:
-    registry.clear_caches()
-    pins.reload()
-    detect.reset()
-    dispatcher.clear_caches()
-
-
 @pytest.fixture
-def subject(tmp_path, monkeypatch):
+def subject(tmp_path):
     """64 look-ups in a table of 5 rows."""
-    folder = tmp_path / "ops" / "looked_up"
-    folder.mkdir(parents=True)
-    (folder / "spec.yaml").write_text(SPEC)
-    (folder / "reference.py").write_text(REFERENCE)
-    (folder / "baseline.py").write_text(BASELINE)
-    monkeypatch.setenv("PORTABLE_KERNEL_PATH", str(tmp_path / "ops"))
-    monkeypatch.setenv("PORTABLE_BACKEND", "cpu")
-    _fresh()
-    spec = registry.spec("looked_up")
-    shapes = [(5, 2), (64,), (64,), (64,), (64,)]
-    yield problem.of_shapes(spec, "torch", shapes, problem.type_row(spec, "float32"), {})
-    monkeypatch.undo()
-    _fresh()
+    files = {"spec.yaml": SPEC, "reference.py": REFERENCE, "baseline.py": BASELINE}
+    with on_search_path(tmp_path, {"looked_up": files}):
+        spec = registry.spec("looked_up")
+        shapes = [(5, 2), (64,), (64,), (64,), (64,)]
+        yield problem.of_shapes(spec, "torch", shapes, problem.type_row(spec, "float32"), {})
 
 
 def test_indices_are_drawn_below_their_bound(subject):
@@ -112,7 +97,7 @@ def _tunable() -> list[str]:
 def test_every_op_that_can_be_tuned_has_a_reference_for_the_judge(op, monkeypatch):
     """Of a small call with elements: the judge accepts what torch computes."""
     monkeypatch.setenv("PORTABLE_BACKEND", "cpu")
-    _fresh()
+    fresh()
     spec = registry.spec(op)
     first = spec.type_variables[0]
     row = next((row for row in spec.types if row[first] == "bfloat16"), spec.types[0])
