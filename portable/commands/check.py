@@ -7,7 +7,7 @@ against what the device has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -84,9 +84,9 @@ def targets(names: Iterable[str] | None) -> list[tuple[Backend, Device]]:
 
 
 def call_signature(
-    spec: Spec, case: Case, types: Mapping[str, str], aligned: bool, rows: bool
+    spec: Spec, case: Case, types: Mapping[str, str], aligned: bool, column_major: Collection[str] = ()
 ) -> select.CallSignature:
-    """A case of the spec as metadata alone. `rows`: operands in row order, else each transposed."""
+    """A case of the spec as metadata alone; inputs are row-major but those that are named."""
     tensors: dict[str, TensorInfo | None] = {}
     shapes = []
     for name, field in spec.inputs.items():
@@ -98,8 +98,7 @@ def call_signature(
             shapes.append(leading)
         own = spec.sizes(name, case)
         dtype = types.get(field.dtype, field.dtype)
-        transposed = field.layout == "matrix" and not rows
-        tensors[name] = _info((*leading, *own), dtype, aligned, transposed)
+        tensors[name] = _info((*leading, *own), dtype, aligned, name in column_major)
     leading = _broadcast(shapes)
     axes = {**case.axes, "B": _product(leading)}
     for name, field in spec.outputs.items():
@@ -112,8 +111,8 @@ def call_signature(
     return select.CallSignature(spec, tensors, params, axes, types)
 
 
-def _info(shape: tuple[int, ...], dtype: str, aligned: bool, transposed: bool) -> TensorInfo:
-    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2) if transposed else range(len(shape))
+def _info(shape: tuple[int, ...], dtype: str, aligned: bool, column_major: bool) -> TensorInfo:
+    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2) if column_major else range(len(shape))
     strides, step = [0] * len(shape), 1
     for axis in reversed(tuple(order)):
         strides[axis] = step
@@ -145,6 +144,7 @@ def jobs(
             *([spec.demo] if spec.demo else []), *spec.bench, *spec.cases
         ]  # fmt: skip
         rows = spec.types[:1] if quick else spec.types
+        ways = ((True, ()), (False, ()), (True, matrices(spec)))
         for backend, device in chosen:
             for implementation in spec.implementations:
                 if implementation.kind == "run" or not _could_run(implementation, backend, device):
@@ -152,11 +152,14 @@ def jobs(
                 seen: set[Any] = set()
                 for case in cases:
                     for types in rows:
-                        for aligned, ordered in (
-                            ((True, True),) if quick else ((True, True), (False, True), (True, False))
-                        ):
-                            signature = call_signature(spec, case, types, aligned, ordered)
+                        for aligned, column_major in ways[:1] if quick else ways:
+                            signature = call_signature(spec, case, types, aligned, column_major)
                             yield from _planned(spec, implementation, signature, backend, device, seen, case)
+
+
+def matrices(spec: Spec) -> list[str]:
+    """The inputs that may be row-major or column-major."""
+    return [name for name, field in spec.inputs.items() if field.layout == "matrix"]
 
 
 def _could_run(implementation: Implementation, backend: Backend, device: Device) -> bool:

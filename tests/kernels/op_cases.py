@@ -77,9 +77,9 @@ def _indices(tensor: Input, case: Case, row: Mapping[str, str]) -> Tensor:
 
 
 def arguments(spec: Spec, case: Case, tensors: Mapping[str, Any]) -> inspect.BoundArguments:
-    """The tensors and the case's parameters, bound as the reference is called: it makes no use of those that
-    say a dtype."""
-    said = spec.dtype_params(spec.types[0])
+    """The tensors and the case's parameters, bound as an implementation is called, or the reference: it takes
+    no parameters that say a dtype, which are then not among `tensors`."""
+    said = spec.dtype_params(spec.types[0]).keys() - tensors.keys()
     bound = inspect.Signature(
         [each for each in spec.signature.parameters.values() if each.name not in ("out", *said)]
     ).bind(**tensors, **case.params)

@@ -79,7 +79,6 @@ def test_in_a_square_the_first_axis_of_scale_b_is_along_k():
     assert c[0, 0] == 4.0 and c[0, 255] == 8.0
 
 
-@pytest.mark.skipif(not hasattr(F, "scaled_mm"), reason="torch has no scaled_mm")
 @pytest.mark.parametrize("recipe", ["TensorWise", "RowWise"])
 def test_it_takes_the_calls_of_torch_s_and_answers_the_same(recipe):
     kind = getattr(F.ScalingType, recipe)

@@ -97,7 +97,7 @@ def test_a_case_becomes_the_question_that_a_call_would_ask(name):
     spec = registry.spec(name)
     for case in spec.cases:
         types = next((row for row in spec.types if row.get("T") == "float32"), spec.types[0])
-        asked = check.call_signature(spec, case, types, aligned=True, rows=True)
+        asked = check.call_signature(spec, case, types, aligned=True)
         tensors = [
             None
             if n in case.absent
@@ -130,14 +130,15 @@ def test_every_implementation_takes_a_bench_call_on_some_gpu():
     for name in registry.op_folders():
         spec = registry.spec(name)
         for implementation in spec.implementations:
-            if implementation.kind == "run" or (name[:9], implementation.name) == ("scaled_mm", "wgmma"):
-                continue  # Hopper's fp8 takes a column-major b, which none of these calls has
+            if implementation.kind == "run":
+                continue
             planned = 0
             for backend, device in pairs:
                 if not check._could_run(implementation, backend, device):
                     continue
-                for row, case, aligned in itertools.product(spec.types, spec.bench, (True, False)):
-                    asked = check.call_signature(spec, case, row, aligned, True)
+                ways = (True, ()), (False, ()), (True, check.matrices(spec)[-1:])  # fp8 wants b column-major
+                for row, case, (aligned, column_major) in itertools.product(spec.types, spec.bench, ways):
+                    asked = check.call_signature(spec, case, row, aligned, column_major)
                     answer = select.evaluate(implementation, asked, backend, device, static=False)
                     planned += answer.plan is not None
             assert planned, f"{name}.{implementation.name} plans nothing"

@@ -51,7 +51,8 @@ def test_the_smoke_tier_conforms(arch, op, monkeypatch):
 
     monkeypatch.setattr(launch, "linked_program", seen)
     impls = runner.implementations(op)
-    assert len(impls) >= 2 - op.startswith("scaled_mm"), "Triton and HIP"  # scaled_mm has no HIP C++ yet
+    languages = {name for each in registry.spec(op).implementations for name in each.languages}
+    assert len(impls) >= len(languages & {"triton", "hip"}) > 0
     # A case of attention takes a second; on gfx942 `make test` runs the whole tier.
     few = 6 if registry.spec(op).folder.name == "attention" else 4 if arch == "gfx942" else 1
     results = [

@@ -295,7 +295,7 @@ def test_two_blocks_of_wide_heads_share_a_multiprocessor_on_hopper(D, E):
     ((backend, device),) = check.targets(["sm_90a"])
     sizes = {"H": 8, "G": 8, "M": 8192, "N": 8192, "D": D, "E": E}
     case = Case(sizes, {name: (2,) for name, each in spec.inputs.items() if each.leading}, ("bias", "sinks"))
-    signature = check.call_signature(spec, case, spec.types[0], True, True)
+    signature = check.call_signature(spec, case, spec.types[0], True)
     triton = spec.implementation("triton")
     assert triton is not None
     plan = select.evaluate(triton, signature, backend, device, static=False).plan
