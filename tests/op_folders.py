@@ -36,5 +36,5 @@ def on_search_path(root: Path, ops: Mapping[str, Mapping[str, str]]) -> Iterator
         fresh()
         yield root
     for name in [each for each in vars(portable) if each.removesuffix("_backward") in ops]:
-        vars(portable).pop(name)
+        delattr(portable, name)
     fresh()

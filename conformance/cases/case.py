@@ -117,6 +117,18 @@ def params_of(spec: Spec, case: Case) -> dict[str, Any]:
     return case.params | {name: DTYPES[dtype] for name, dtype in spec.dtype_params(dict(case.types)).items()}
 
 
+def params_by_default(spec: Spec, case: Case) -> dict[str, Any]:
+    """The parameters of a case, those by default as well."""
+    return {name: param.default for name, param in spec.params.items()} | case.params
+
+
+def formula_values(spec: Spec, case: Case) -> dict[str, Any]:
+    """What the formulas of a spec may name: dtypes, sizes, "B", parameters."""
+    types = dict(case.types)
+    sizes = dict(case.shape.axes) | {"B": leading_size(spec, case.shape)}
+    return types | sizes | params_by_default(spec, case) | spec.dtype_params(types)
+
+
 def below(spec: Spec, shape: Shape, name: str) -> int | None:
     """The number that every value of an index input is below; None for any other input."""
     field = spec.inputs.get(name)
@@ -150,8 +162,7 @@ def make_shape(
     absent: Iterable[str] = (),
 ) -> Shape:
     """A Shape in canonical order. `leading` is one shape for every input that has leading dimensions, or
-    one per input by name; parameters that are None are left out, and those
-    that say a dtype (`params_of`)."""
+    one per input by name; parameters that are None are left out, and those that say a dtype (`params_of`)."""
     names = [name for name, tensor in spec.inputs.items() if tensor.leading]
     by_input = leading if isinstance(leading, Mapping) else dict.fromkeys(names, tuple(leading))
     ordered = tuple((name, tuple(by_input.get(name, ()))) for name in names)
@@ -159,7 +170,7 @@ def make_shape(
     kept = tuple(
         (name, value)
         for name, value in (params or {}).items()
-        if value is not None and not (name in spec.params and spec.params[name].type == "dtype")
+        if value is not None and name not in spec.dtype_variables
     )
     return Shape(tuple((name, axes[name]) for name in spec.axes), ordered, kept, gone)
 

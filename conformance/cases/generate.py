@@ -260,7 +260,7 @@ def _probes(spec: Spec, types: list[Types]) -> list[Case]:
     without those optional inputs whose type another input has, or a parameter says: sums of products alone
     are exact."""
     types_needed = {each.dtype for each in spec.inputs.values() if not each.optional}
-    types_needed |= {str(each.of) for each in spec.params.values() if each.type == "dtype"}
+    types_needed |= set(spec.dtype_variables.values())
     optional = {each.name for each in spec.inputs.values() if each.optional and each.dtype in types_needed}
     every = boundary_shapes(spec)
     shapes = [every[index % len(every)] for index in PROBE_INDICES]

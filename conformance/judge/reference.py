@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +16,11 @@ from portable.conformance.cases.case import (
     Case,
     axis_param,
     below,
+    formula_values,
     input_shapes,
     leading_size,
     otherwise,
+    params_by_default,
     tensor_shape,
 )
 from portable.conformance.judge import order_independent as exact
@@ -102,7 +103,7 @@ class MaterializedCase:
         formula = select.accumulation_ulp(implementation, backend, device)
         if formula is None or self.case.mode == "grad":
             return self
-        steps = float(formula.evaluate(**_known(self.case, self.spec)))
+        steps = float(formula.evaluate(**formula_values(self.spec, self.case)))
         expected = {
             name: replace(
                 each,
@@ -224,7 +225,7 @@ def _outputs(
         scales = _named(spec, _call(entry, scale_of or case, spec, wide))
     acc = inputs.DTYPES[dict(case.types)["acc"]]
     exactly = _exactly(case, spec, tensors, refs, acc)
-    known = _known(case, spec)
+    known = formula_values(spec, case)
     expected = {}
     kept = _kept(case, spec, wide, refs)
     for name, output in spec.results.items():
@@ -401,7 +402,7 @@ def _product_gradients(
     (limits,) = spec.tolerance.values()
     acc, axes = inputs.DTYPES[dict(case.types)["acc"]], dict(case.shape.axes)
     summed = set(axes).difference(*(output.dims for output in spec.outputs.values()))
-    known = {**dict(case.types), **axes, **_params(case, spec), "B": leading_size(spec, case.shape)}
+    known = formula_values(spec, case)
     leading = dict(case.shape.leading)
     found = {}
     for name, square in squares.items():
@@ -410,17 +411,6 @@ def _product_gradients(
             steps = float(limits.accumulation_ulp.evaluate(**known))
             found[name] = square.sqrt(), _tolerance(limits.result_ulp, steps, acc)
     return found
-
-
-def _known(case: Case, spec: Spec) -> dict[str, Any]:
-    """What the formulas of a tolerance may name."""
-    sizes = {**dict(case.types), **dict(case.shape.axes), "B": leading_size(spec, case.shape)}
-    return sizes | _params(case, spec)
-
-
-def _params(case: Case, spec: Spec) -> dict[str, Any]:
-    """The parameters of a case, those by default as well."""
-    return {name: param.default for name, param in spec.params.items()} | case.params
 
 
 def _output_shapes(case: Case, spec: Spec) -> dict[str, tuple[int, ...]]:
@@ -434,7 +424,7 @@ def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[st
     indices as int64. One that takes `types` or `axes` gets the case's row of types or its sizes; one that
     takes `bits` gets random bits of the case, to make integers of."""
     axis_name = axis_param(spec)
-    arguments: dict[str, Any] = _params(case, spec)
+    arguments: dict[str, Any] = params_by_default(spec, case)
     axis = arguments[axis_name] if axis_name is not None else -1
     for name, tensor in wide.items():
         if tensor is not None and spec.inputs[name].below is not None:
@@ -443,16 +433,8 @@ def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[st
         arguments[name] = tensor.movedim(axis, -1) if tensor is not None and moves else tensor
     if axis_name is not None:
         arguments[axis_name] = -1
-    parameters = inspect.signature(function).parameters
-    if "types" in parameters:
-        arguments["types"] = dict(case.types)
-    if "axes" in parameters:
-        arguments["axes"] = dict(case.shape.axes)
-    if "bits" in parameters:
-        arguments["bits"] = inputs.Bits(f"{case.id}/bits")
-    if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        arguments = {name: value for name, value in arguments.items() if name in parameters}
-    result = _named(spec, function(**arguments))
+    facts = {"types": dict(case.types), "axes": dict(case.shape.axes), "bits": inputs.Bits(f"{case.id}/bits")}
+    result = _named(spec, registry.call_by_name(function, arguments, facts))
     if axis_name is None:
         return result
     return {

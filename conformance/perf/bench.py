@@ -20,7 +20,15 @@ from torch import Tensor
 import portable
 from portable import errors
 from portable.conformance import stats
-from portable.conformance.cases.case import Case, below, input_shapes, leading_size, make_shape, params_of
+from portable.conformance.cases.case import (
+    Case,
+    below,
+    formula_values,
+    input_shapes,
+    leading_size,
+    make_shape,
+    params_of,
+)
 from portable.conformance.cases.generate import required_params
 from portable.conformance.cases.inputs import DTYPES
 from portable.conformance.execute.runner import function, implementations
@@ -435,10 +443,7 @@ def _small_call(case: Case, spec: Spec, device: torch.device) -> dict[str, torch
 
 def _facts(case: Case, spec: Spec) -> dict[str, Any]:
     """What the formulas of a cost may name."""
-    params = {name: param.default for name, param in spec.params.items()} | case.params
-    params |= spec.dtype_params(dict(case.types))
-    here = {"B": leading_size(spec, case.shape), "layout": case.layout}
-    return {**dict(case.types), **dict(case.shape.axes), **params, **here}
+    return formula_values(spec, case) | {"layout": case.layout}
 
 
 def _beside_baseline(spec: Spec, function: str) -> Callable[..., Any]:

@@ -57,7 +57,7 @@ class Bar:
 def uniform_types(spec: Spec, dtype: str) -> Mapping[str, str] | None:
     """The first row of types in which the first variable is `dtype`, and every number that or float32, the
     accumulator; indices are of any type, and so is what a parameter says."""
-    said = {str(each.of) for each in spec.params.values() if each.type == "dtype"}
+    said = spec.dtype_variables.values()
     for row in spec.types:
         floats = {each for name, each in row.items() if name not in said and dtypes.of(each).is_float}
         if row[spec.type_variables[0]] == dtype and row["acc"] == "float32" and floats <= {dtype, row["acc"]}:

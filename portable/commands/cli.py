@@ -135,9 +135,7 @@ def explain(args: argparse.Namespace) -> int:
     from portable.spec import registry
 
     spec = registry.spec(args.op)
-    params = call_options.params(args.param, spec)
-    types = call_options.types(spec, args.dtype, params)
-    params = {name: types[name] for name, each in spec.params.items() if each.type == "dtype"} | params
+    types, params = call_options.types_and_params(spec, args.dtype, args.param)
     device = detect.main_backend().device_type
     calls = call_options.calls(args.shape, spec)
     if not calls:
@@ -191,9 +189,7 @@ def _emulated_calls(
     from portable.spec import registry
 
     spec = registry.spec(args.op)
-    params = call_options.params(args.param, spec)
-    types = call_options.types(spec, args.dtype, params)
-    params = {name: types[name] for name, each in spec.params.items() if each.type == "dtype"} | params
+    types, params = call_options.types_and_params(spec, args.dtype, args.param)
     calls = call_options.calls(args.shape, spec)
     tracing.choose(args.arch)
     if not calls:

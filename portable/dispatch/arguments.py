@@ -246,14 +246,13 @@ def check_types(spec: Spec, tensors: Sequence[Any], params: Mapping[str, Any]) -
             raise errors.DtypeError(spec.op, field.name, got, f"{' or '.join(legal)}{beside}", remedy)
         rows = narrowed
         found[field.dtype] = (field.name, got)
-    for param in spec.params.values():
-        if param.type == "dtype":
-            narrowed = [row for row in rows if row[str(param.of)] == params[param.name]]
-            if not narrowed:
-                legal = " or ".join(dict.fromkeys(f"torch.{row[str(param.of)]}" for row in rows))
-                beside = "".join(f" beside {name!r} of {other}" for name, other in found.values())
-                raise errors.ParameterError(spec.op, param.name, params[param.name], f"{legal}{beside}")
-            rows = narrowed
+    for name, variable in spec.dtype_variables.items():
+        narrowed = [row for row in rows if row[variable] == params[name]]
+        if not narrowed:
+            legal = " or ".join(dict.fromkeys(f"torch.{row[variable]}" for row in rows))
+            beside = "".join(f" beside {each!r} of {other}" for each, other in found.values())
+            raise errors.ParameterError(spec.op, name, params[name], f"{legal}{beside}")
+        rows = narrowed
     return dict(rows[0])
 
 

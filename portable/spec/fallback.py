@@ -38,13 +38,13 @@ def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[.
     ) -> tuple[Mapping[str, str], tuple[torch.dtype, ...]]:
         """The row of types for inputs of these and the types that parameters say, and the outputs' types."""
         present = {name: of for name, of in zip(entry.inputs, given, strict=True) if of is not None}
-        row = _row(entry, present, dict(zip(entry.dtype_params.values(), said, strict=True)))
+        row = _row(entry, present, dict(zip(entry.dtype_variables.values(), said, strict=True)))
         return row, tuple(dtypes.of(row.get(dtype, dtype)).storage for _, dtype, _ in entry.outputs)
 
     def run(*ordered: Any, **named: Any) -> tuple[Any, ...] | Any:
         arguments = {**dict(zip(names, ordered, strict=False)), **named}
         given = {name: arguments.get(name) for name in entry.inputs}
-        said = tuple([arguments.pop(name) for name in entry.dtype_params])
+        said = tuple([arguments.pop(name) for name in entry.dtype_variables])
         types = tuple([None if each is None else each.dtype for each in given.values()])
         row, kinds = row_and_outputs(types, said)
         if "types" in names:

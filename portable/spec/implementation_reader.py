@@ -12,7 +12,16 @@ from portable.errors import listed, nearest
 from portable.spec import strict_yaml
 from portable.spec.base import PACKAGE, BaseReader
 from portable.spec.formula import Formula
-from portable.spec.model import Entry, Implementation, Input, Output, Param, Requirement, RoundedReference
+from portable.spec.model import (
+    Entry,
+    Implementation,
+    Input,
+    Output,
+    Param,
+    Requirement,
+    RoundedReference,
+    dtype_variables,
+)
 from portable.spec.strict_yaml import List, Map
 
 _PLANS = "_lib/plans"
@@ -160,7 +169,7 @@ class ImplementationReader(BaseReader):
         inputs = {each.name: each.dtype for each in self.inputs.values()}
         return RoundedReference(
             self.reference.file, self.reference.function, inputs=inputs, outputs=outputs, types=self.types,
-            dtype_params={each.name: str(each.of) for each in self.params.values() if each.type == "dtype"},
+            dtype_variables=dtype_variables(self.params),
             indices=tuple(each.name for each in self.inputs.values() if each.below is not None),
         )  # fmt: skip
 

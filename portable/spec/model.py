@@ -53,12 +53,12 @@ class Entry:
 @dataclass(frozen=True)
 class RoundedReference(Entry):
     """A reference as an implementation: in float32 (float64 for float64), every output rounded once. Dtypes
-    are type variables or dtypes; an output is its name, its dtype and the input that it needs; `dtype_params`
-    are parameters with the type variable that each says; `indices` are the inputs that it gets as int64."""
+    are type variables or dtypes; an output is its name, its dtype and the input that it needs; for
+    `dtype_variables` see the function; `indices` are the inputs that it gets as int64."""
 
     inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
     outputs: tuple[tuple[str, str, str | None], ...] = ()
-    dtype_params: Mapping[str, str] = field(default_factory=dict, hash=False)
+    dtype_variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     types: tuple[Mapping[str, str], ...] = field(default=(), hash=False)
     indices: tuple[str, ...] = ()
 
@@ -188,6 +188,11 @@ class Param:
             return "one of " + ", ".join(f"torch.{choice}" for choice in self.choices)
         words = {"int": "an int", "float": "a float", "bool": "True or False"}[self.type]
         return words + " or None" * self.nullable
+
+
+def dtype_variables(params: Mapping[str, Param]) -> dict[str, str]:
+    """The parameters of type `dtype`, and the type variable that each says."""
+    return {each.name: str(each.of) for each in params.values() if each.type == "dtype"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,15 +393,18 @@ class Spec:
     def type_variables(self) -> tuple[str, ...]:
         return tuple(name for name in self.types[0] if name != "acc")
 
+    @cached_property
+    def dtype_variables(self) -> dict[str, str]:
+        return dtype_variables(self.params)
+
     def dtype_params(self, types: Mapping[str, str]) -> dict[str, str]:
         """The parameters of type `dtype` of a call whose row of types is this."""
-        return {each.name: types[str(each.of)] for each in self.params.values() if each.type == "dtype"}
+        return {name: types[variable] for name, variable in self.dtype_variables.items()}
 
     def match_types(self, dtypes: Mapping[str, str]) -> Mapping[str, str] | None:
         """The first row of `types` that agrees with the dtypes of the given inputs and of parameters of type
         `dtype` (by name, absent ones left out), or None."""
-        variables = {each.name: each.dtype for each in self.inputs.values()}
-        variables |= {each.name: str(each.of) for each in self.params.values() if each.type == "dtype"}
+        variables = {each.name: each.dtype for each in self.inputs.values()} | self.dtype_variables
         for row in self.types:
             if all(row.get(variables[name], variables[name]) == dtype for name, dtype in dtypes.items()):
                 return row

@@ -28,6 +28,7 @@ from portable.spec.model import (
     Rule,
     Spec,
     Tolerance,
+    dtype_variables,
 )
 from portable.spec.schema import INHERITED, SCHEMA_VERSION
 from portable.spec.strict_yaml import List, Map
@@ -528,7 +529,7 @@ class _Reader(BaseReader):
         ):
             raise self.fail(top.line_of("outputs"), "an output has '...' but no required input has")
         given = {each.dtype for each in inputs.values()} & variables
-        given |= {str(each.of) for each in params.values() if each.type == "dtype"}
+        given |= set(dtype_variables(params).values())
         distinct = {tuple(sorted((name, row[name]) for name in given)) for row in types}
         if len(distinct) < len(types):
             raise self.fail(top.line_of("types"), "two rows of types agree in the dtypes of every input")

@@ -244,6 +244,16 @@ def of_tensors(entry: Entry, inputs: Iterable[str], params: Mapping[str, Any]) -
     return lambda *tensors: function(*tensors, *rest)
 
 
+def call_by_name(function: Callable[..., Any], arguments: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
+    """What a function of an op's file returns, which gets those of the arguments that it takes, and of the
+    facts (`types`, the call's row; `axes`, its sizes) those that it names."""
+    parameters = inspect.signature(function).parameters
+    given = {**arguments, **{name: value for name, value in facts.items() if name in parameters}}
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        given = {name: value for name, value in given.items() if name in parameters}
+    return function(**given)
+
+
 @cache
 def _of_torch(entry: Entry, module: str) -> Callable[..., Any]:
     """torch's own function, to be called with the op's arguments, by name as well."""

@@ -7,7 +7,6 @@ outputs computed (the default config's) take its place.
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from portable.dispatch import select
 from portable.runtime import detect
 from portable.runtime.tensors import widened
 from portable.spec import registry
+from portable.spec.model import Entry
 from portable.tune.problem import Problem
 
 STAND_IN = 8.0
@@ -46,10 +46,13 @@ class Judge:
         }
         given = {**wide, **dict(zip(spec.params, self._problem.values(), strict=True))}
         facts = {"types": self._problem.signature.types, "axes": self._problem.signature.facts}
-        scales = spec.reference.error_scale
-        self._refs = _named(spec, _call(registry.load_entry(spec.reference.entry), given, facts))
-        if scales is not None:
-            self._scales = _named(spec, _call(registry.load_entry(scales), given, facts))
+
+        def called(entry: Entry) -> dict[str, Any]:
+            return _named(spec, registry.call_by_name(registry.load_entry(entry), given, facts))
+
+        self._refs = called(spec.reference.entry)
+        if spec.reference.error_scale is not None:
+            self._scales = called(spec.reference.error_scale)
 
     def wrong(self, outputs: Sequence[Any]) -> str:
         """What is wrong with the outputs and what was written in place, or an empty string."""
@@ -116,15 +119,6 @@ class Judge:
 def _integers(tensor: Any) -> Any:
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.contiguous().view(kinds[tensor.element_size()])
-
-
-def _call(function: Any, given: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
-    """A function of a reference file; one that takes `types` or `axes` gets the row of types or the sizes."""
-    parameters = inspect.signature(function).parameters
-    given = {**given, **{name: value for name, value in facts.items() if name in parameters}}
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return function(**given)
-    return function(**{name: value for name, value in given.items() if name in parameters})
 
 
 def _named(spec: Any, result: Any) -> dict[str, Any]:

@@ -100,14 +100,23 @@ def types(spec: Spec, name: str | None = None, given: Mapping[str, Any] | None =
         hint = f" Did you mean {SHORT[name]!r}?" if name in SHORT else nearest(name, _known(spec))
         raise PortableError(f"--dtype {name!r} is no dtype of torch.{hint}")
     rows = [row for row in spec.types if row[spec.type_variables[0]] == name]
-    given = {key: str(each) for key, each in (given or {}).items() if spec.params[key].type == "dtype"}
-    said = {each.removeprefix("torch.") for each in given.values()}
+    given = given or {}
+    said = {key: str(given[key]).removeprefix("torch.") for key in spec.dtype_variables if key in given}
     row = next(
-        (row for row in rows if said <= set(spec.dtype_params(row).values())), rows[0] if rows else None
+        (row for row in rows if said.items() <= spec.dtype_params(row).items()), rows[0] if rows else None
     )
     of_row = dict.fromkeys(spec.types[0], name) if row is None else row
     found = {each.name: of_row.get(each.dtype, each.dtype) for each in spec.inputs.values()}
     return found | spec.dtype_params(of_row)
+
+
+def types_and_params(
+    spec: Spec, dtype: str | None, texts: Sequence[str]
+) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """The dtypes and the parameters of `--dtype` and `--param`, those that say a dtype among both."""
+    given = params(texts, spec)
+    found = types(spec, dtype, given)
+    return found, {name: found[name] for name in spec.dtype_variables} | given
 
 
 def _known(spec: Spec) -> list[str]:

@@ -170,7 +170,7 @@ def miscounted(table, index, hidden, level):
 @pytest.fixture(scope="module")
 def ops(tmp_path_factory):
     """The three toy ops in the catalogue, on the CPU backend."""
-    names = ("spec.yaml", "reference.py", "torch_impl.py")
+    names: list[str] = ["spec.yaml", "reference.py", "torch_impl.py"]
     files = {op: dict(zip(names, texts, strict=True)) for op, texts in FILES.items()}
     with on_search_path(tmp_path_factory.mktemp("ops"), files) as root:
         yield root

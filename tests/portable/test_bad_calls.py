@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import portable
 from portable import errors
-from portable.dispatch import dispatcher
+from portable.dispatch import arguments, dispatcher
 from portable.spec import registry
 from portable.spec.model import Input, Spec, size_of
 
@@ -201,8 +201,11 @@ def check_result(call: Call, result: Any) -> None:
     bound.pop("out", None)
     if any(getattr(each, "is_meta", False) for each in bound.values()):
         return
-    entry = registry.load_entry(spec.reference.entry)
-    reference = entry(**{name: exact(each) for name, each in bound.items()})
+    tensors = [bound[name] for name in spec.inputs]
+    params = arguments.check_params(spec, [bound[name] for name in spec.params], tensors)
+    types = arguments.check_types(spec, tensors, dict(zip(spec.params, params, strict=True)))
+    exactly = {name: exact(each) for name, each in bound.items()}
+    reference = registry.call_by_name(registry.load_entry(spec.reference.entry), exactly, {"types": types})
     wanted = reference if isinstance(reference, tuple) else (reference,)
     wanted = wanted[: len(spec.outputs)]  # the rest is written in place
     results = result if isinstance(result, tuple) else (result,)
