@@ -91,10 +91,12 @@ def _ways(spec: Spec) -> list[Way]:
         if spec.cost.roof == "vector" and not leads(spec):
             return _of_rows(spec, params)
         if spec.cost.roof == "vector":
-            reduced = not any(each.dims for each in spec.outputs.values())
+            rows = any(each.leading for each in spec.outputs.values())
+            reduced = not rows or not any(each.dims for each in spec.outputs.values())
             return [
                 Way(make_shape(spec, dict.fromkeys(spec.axes, size), (7,), params), reads=reads)
                 for size, reads in _sizes(reduced)
+                if reads or rows
             ]
         return _products(spec, params)
     own = spec.behaviour_case
