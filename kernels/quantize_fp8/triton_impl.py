@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
-from portable.kernels._lib.minifloat import constants, largest
-from portable.kernels._lib.triton.minifloat import converts, encode
+from portable.kernels._lib.minifloat import largest
+from portable.kernels._lib.triton.minifloat import converts, encode, format_of
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     UNFUSED,
@@ -75,8 +75,7 @@ def scale_of(most, eps, largest, POWER_OF_2: tl.constexpr):
 @triton.jit
 def quantize_rows(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, count, length, eps, largest,
-    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
-    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows of at most BLOCK elements."""
@@ -88,15 +87,14 @@ def quantize_rows(
     scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + row, scale, mask=there)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
-    codes = encode(value, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+    codes = encode(value, FORMAT, CONVERT)
     tl.store(row_starts(q_ptr, row, q_stride, UNIT) + col, codes, mask=mask)
 
 
 @triton.jit
 def quantize_rows_stream(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, length, eps, largest,
-    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
-    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A row of any length, read twice, the second time backwards."""
@@ -115,15 +113,14 @@ def quantize_rows_stream(
     for start in range(0, length, BLOCK):
         col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
         x = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
-        codes = encode(x * inverse, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+        codes = encode(x * inverse, FORMAT, CONVERT)
         tl.store(q_row + col, codes, mask=col < length)
 
 
 @triton.jit
 def quantize_groups(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, groups, across, length, eps, largest,
-    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
-    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS of the `groups`, of BLOCK columns each; a row of x has `across` of them."""
@@ -138,15 +135,14 @@ def quantize_groups(
     scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + group, scale, mask=there)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
-    codes = encode(value, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+    codes = encode(value, FORMAT, CONVERT)
     tl.store(row_starts(q_ptr, row, q_stride, UNIT) + first[:, None] + lane, codes, mask=mask)
 
 
 @triton.jit
 def quantize_tiles(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, height, length, down, across, eps, largest,
-    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
-    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A tile of ROWS x BLOCK; a matrix of `height` rows has `down` x `across` of them."""
@@ -161,15 +157,14 @@ def quantize_tiles(
     scale = scale_of(tl.max(tl.max(magnitudes(x), axis=1), axis=0), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + tile, scale)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)
-    codes = encode(value, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+    codes = encode(value, FORMAT, CONVERT)
     tl.store(row_starts(q_ptr, row, q_stride, UNIT) + col, codes, mask=mask)
 
 
 @triton.jit
 def quantize_tiles_stream(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, height, length, down, across, eps, largest,
-    POWER_OF_2: tl.constexpr, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
-    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
     SIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A tile of SIDE x BLOCK, ROWS at a time, read twice: for rows at any address."""
@@ -192,22 +187,20 @@ def quantize_tiles_stream(
         place = start + tl.arange(0, ROWS)
         mask = (place < below)[:, None] & (col < length)
         x = tl.load(row_starts(x_ptr, first + place, x_stride, 1) + col, mask=mask, other=0.0)
-        codes = encode(x.to(tl.float32) * inverse, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+        codes = encode(x.to(tl.float32) * inverse, FORMAT, CONVERT)
         tl.store(row_starts(q_ptr, first + place, q_stride, 1) + col, codes, mask=mask)
 
 
 @triton.jit
 def quantize_elements(
     x_ptr, x_stride, q_ptr, q_stride, count, length, chunks, scale_ptr,
-    BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
-    LARGEST: tl.constexpr, NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    FORMAT: tl.constexpr, CONVERT: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One tile by a given scale."""
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     value = x * tl.div_rn(1.0, tl.load(scale_ptr))
-    codes = encode(value, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ, CONVERT)
+    codes = encode(value, FORMAT, CONVERT)
     tl.store(row_starts(q_ptr, row, q_stride, UNIT) + col, codes, mask=mask)
 
 
@@ -242,7 +235,7 @@ def amax_blocks(
 def _format(call: Call) -> tuple[tuple[str, Any], ...]:
     power = ("POWER_OF_2", bool(call.params.get("power_of_2", False)))
     dtype = call["q"].dtype
-    return (power, *constants(dtype).items(), ("CONVERT", converts(call.device, dtype)))
+    return (power, ("FORMAT", format_of(dtype)), ("CONVERT", converts(call.device, dtype)))
 
 
 def _numbers(call: Call) -> list[tuple[str, Argument]]:

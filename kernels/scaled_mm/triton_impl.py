@@ -15,30 +15,36 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from portable.kernels._lib import minifloat
-from portable.kernels._lib.triton.minifloat import decode
+from portable.kernels._lib.triton.minifloat import decode, format_of
 from portable.kernels._lib.triton.pdl import enter_pdl
-from portable.kernels._lib.triton.rows import MAX_GRID, divisible
+from portable.kernels._lib.triton.rows import divisible
 from portable.kernels.matmul.problem import Operand
 from portable.kernels.matmul.triton.descriptors import uses_pdl
-from portable.kernels.matmul.triton.plan import arch_number, narrow, operand_args, shared_bytes
+from portable.kernels.matmul.triton.plan import (
+    COMPILER,
+    TILE,
+    arch_number,
+    crowded,
+    layout_constants,
+    narrow,
+    operand_args,
+    shared_bytes,
+    too_large,
+    unit_of,
+)
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
 from portable.kernels.scaled_mm.problem import BLOCK, ScaledProblem, from_call
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
-TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
-COMPILER = ("num_warps", "num_stages")
 OCP, FNUZ = ("float8_e4m3fn", "float8_e5m2"), ("float8_e4m3fnuz", "float8_e5m2fnuz")
-UNIT = 16  # elements in 16 bytes
 
 
 @triton.jit
 def multiplied(a, b, total, A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr):
-    """total + a @ b. A format is that of codes to be decoded, as minifloat.constants has it, or None."""
+    """total + a @ b. A format is that of codes to be decoded, or None."""
     if A_FORMAT is not None:
-        a = decode(a, A_FORMAT[0], A_FORMAT[1], A_FORMAT[2], A_FORMAT[3], A_FORMAT[4], A_FORMAT[5])
-        b = decode(b, B_FORMAT[0], B_FORMAT[1], B_FORMAT[2], B_FORMAT[3], B_FORMAT[4], B_FORMAT[5])
+        a, b = decode(a, A_FORMAT), decode(b, B_FORMAT)
         a, b = a.to(tl.bfloat16), b.to(tl.bfloat16)
     return tl.dot(a, b, total, max_num_imprecise_acc=PROMOTE)
 
@@ -147,31 +153,22 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     operands = (product.a, product.b, product.c)
     if None in (product.a.unit_stride, product.b.unit_stride):
         return Rejected("an operand has no unit stride")
-    if max(product.M, product.N, product.K) > 2**31 - 1 - 256:
-        return Rejected("row and column indices exceed 32 bits")
     native = has_instructions(device, product.a.dtype, product.b.dtype)
-    unit = unit_of(problem)
+    unit = unit_of(product)
     config = fitted(call.config, unit, device, native)
     needed = shared_bytes(product, config, device)
-    if needed > device.shared_memory:
-        most = device.shared_memory
-        return Rejected(f"the config needs {needed} bytes of shared memory; {device.arch} has {most}")
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     tiles = ceil_div(product.M, block_m) * ceil_div(product.N, block_n)
-    if tiles > MAX_GRID:
-        return Rejected(f"{tiles} tiles exceed a grid of {MAX_GRID}")
+    if rejected := too_large(product, tiles, needed, device):
+        return rejected
 
     pdl = uses_pdl(device, needed)
     constants = [
-        *((f"{name}_{x.unit_stride}", 1) for name, x in zip("abc", operands, strict=True) if x.unit_stride),
+        *layout_constants(product, unit, block_k),
         *(() if product.bias else (("bias_ptr", None),)),
-        *((f"{name}_UNIT", x.unit_stride) for name, x in zip("ABC", operands, strict=True)),
-        ("UNIT", unit),
-        ("EVEN_K", product.K % block_k == 0),
-        ("WIDE", any(256 * max(x.row, x.col) >= 2**31 for x in operands)),
         ("BLOCKED", problem.blocked),
-        ("A_FORMAT", None if native else tuple(minifloat.constants(product.a.dtype).values())),
-        ("B_FORMAT", None if native else tuple(minifloat.constants(product.b.dtype).values())),
+        ("A_FORMAT", None if native else format_of(product.a.dtype)),
+        ("B_FORMAT", None if native else format_of(product.b.dtype)),
         ("PROMOTE", min(BLOCK, block_k) if native and not problem.fast else None),
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
@@ -204,21 +201,6 @@ def has_instructions(device: Device, *types: str) -> bool:
     return amd and all(each in OCP and each == types[0] for each in types)
 
 
-def unit_of(problem: ScaledProblem) -> int:
-    """16, the codes in 16 bytes, if every row of every operand starts and ends at a multiple of as many
-    elements and of 16 bytes, else 1."""
-    product = problem.product
-    a, b, c = product.a, product.b, product.c
-    lengths = (
-        product.K if a.unit_stride == "col" else product.M,
-        product.N if b.unit_stride == "col" else product.K,
-        product.N,
-    )
-    aligned = c.unit_stride == "col" and product.bias_alignment >= 16
-    aligned &= all(x.aligned_to(16) and x.leading % UNIT == 0 for x in (a, b, c))
-    return UNIT if aligned and not any(each % UNIT for each in lengths) else 1
-
-
 def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -> dict[str, Any]:
     """The config; in the unaligned class with fewer elements of a tile for a thread, each of which needs a
     64-bit pointer and a mask of its own: BLOCK_K is halved (to 32 at least, the k of fp8 instructions) until
@@ -230,14 +212,9 @@ def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -
             config["BLOCK_M"] = min(config["BLOCK_M"], 64)
     if unit == 1 and device.arch == "gfx90a":  # whose 8 warps have few registers each
         config["BLOCK_M"], config["BLOCK_K"] = min(config["BLOCK_M"], 64), 32
-
-    def crowded() -> bool:
-        threads = config["num_warps"] * device.warp_size
-        return unit == 1 and (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] > 16 * threads
-
-    while crowded() and config["BLOCK_K"] > 32:
+    while crowded(config, unit, device) and config["BLOCK_K"] > 32:
         config["BLOCK_K"] //= 2
-    while crowded() and config["BLOCK_N"] > 32:
+    while crowded(config, unit, device) and config["BLOCK_N"] > 32:
         config["BLOCK_N"] //= 2
     return config
 

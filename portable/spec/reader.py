@@ -532,4 +532,4 @@ class _Reader(BaseReader):
         given |= set(dtype_variables(params).values())
         distinct = {tuple(sorted((name, row[name]) for name in given)) for row in types}
         if len(distinct) < len(types):
-            raise self.fail(top.line_of("types"), "two rows of types agree in the dtypes of every input")
+            raise self.fail(top.line_of("types"), "two rows of types agree in what inputs and parameters say")

@@ -10,6 +10,7 @@ import portable
 from portable import errors
 from portable.kernels._lib import minifloat
 from portable.kernels.scaled_mm import reference, triton_impl
+from portable.kernels.scaled_mm.sm90 import wgmma_plan
 from portable.plan import Call, Device, TensorInfo
 from portable.spec import registry
 from tests.kernels.plan_parts import constants, launch_of
@@ -182,7 +183,7 @@ def test_torch_compile_takes_it_whole():
         assert torch.equal(got, expected)
 
 
-# Plans in Triton -----------------------------------------------------------------------------------
+# Plans ---------------------------------------------------------------------------------------------
 
 DEVICES = {
     "sm_90a": Device("cuda", "sm_90a", "H", 0, 132, 32, 227 * 1024),
@@ -232,3 +233,20 @@ def test_a_sum_is_promoted_at_least_every_128_products_but_for_fast_accumulation
         assert constants(planned("sm_90a", BLOCK_K=block_k))["PROMOTE"] == block_k
     assert constants(planned("sm_90a", fast=True))["PROMOTE"] is None
     assert constants(planned("sm_90a", blocked=True))["BLOCKED"]
+
+
+def test_a_tensor_map_of_one_line_steps_by_whole_16_bytes():
+    """TMA takes no other step: mat_b of one column, which lie 1027 elements apart."""
+    m, n, k = 8, 1, 1024
+    tensors = {
+        "mat_a": TensorInfo((m, k), (k, 1), "float8_e4m3fn"),
+        "mat_b": TensorInfo((k, n), (1, 1027), "float8_e4m3fn"),
+        "scale_a": TensorInfo((m, 1), (1, 1), "float32"),
+        "scale_b": TensorInfo((1, n), (1, 1), "float32"),
+        "bias": None,
+        "c": TensorInfo((m, n), (n, 1), "bfloat16"),
+    }
+    params = {"output_dtype": "bfloat16", "use_fast_accum": False}
+    call = Call(tensors, params, {"M": m, "N": n, "K": k}, DEVICES["sm_90a"], {})
+    steps = dict(launch_of(wgmma_plan.rows(call)).args)["map_b"].strides
+    assert all(step % 16 == 0 for step in steps)

@@ -17,13 +17,7 @@
     }
 // d (64 x N, float32) = a (64 x 32) @ b (32 x N), plus d where `accumulate`; both operands by descriptor.
 template <int N> struct WgmmaFp8;
-WGMMA_FP8(8, 4, 4, 5, 6);
-WGMMA_FP8(16, 8, 8, 9, 10);
-WGMMA_FP8(32, 16, 16, 17, 18);
 WGMMA_FP8(64, 32, 32, 33, 34);
-WGMMA_FP8(96, 48, 48, 49, 50);
 WGMMA_FP8(128, 64, 64, 65, 66);
-WGMMA_FP8(160, 80, 80, 81, 82);
 WGMMA_FP8(192, 96, 96, 97, 98);
-WGMMA_FP8(224, 112, 112, 113, 114);
 WGMMA_FP8(256, 128, 128, 129, 130);

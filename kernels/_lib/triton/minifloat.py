@@ -1,6 +1,6 @@
 """Floating point types of 8 and 4 bits in Triton: what minifloat.h computes, on any GPU, by any release.
 
-The constants are those of portable.kernels._lib.minifloat.constants.
+A FORMAT is the values of portable.kernels._lib.minifloat.constants, in their order.
 """
 
 from __future__ import annotations
@@ -10,9 +10,15 @@ import re
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.minifloat import constants
 from portable.plan import Device
 
 _CONVERTED = ("float8_e4m3fn", "float8_e5m2")
+
+
+def format_of(dtype: str) -> tuple[int, ...]:
+    """The FORMAT of a type."""
+    return tuple(constants(dtype).values())
 
 
 def converts(device: Device, dtype: str) -> bool:
@@ -23,27 +29,27 @@ def converts(device: Device, dtype: str) -> bool:
 
 
 @triton.jit
-def encode(
-    x, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LARGEST: tl.constexpr,
-    NAN: tl.constexpr, FNUZ: tl.constexpr, CONVERT: tl.constexpr = False,  # pyright: ignore[reportArgumentType]
-):  # fmt: skip
+def encode(x, FORMAT: tl.constexpr, CONVERT: tl.constexpr = False):  # pyright: ignore[reportArgumentType]
     """The codes of float32 numbers, as uint8; with CONVERT, by the GPU's instruction (`converts`)."""
     if CONVERT:
-        if MANTISSA == 3:
+        if FORMAT[1] == 3:
             codes = x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
         else:
             codes = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
     else:
-        codes = written_out(x, BITS, MANTISSA, BIAS, LARGEST, NAN, FNUZ)
+        codes = written_out(x, FORMAT)
     return codes
 
 
 @triton.jit
-def written_out(
-    x, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LARGEST: tl.constexpr,
-    NAN: tl.constexpr, FNUZ: tl.constexpr,
-):  # fmt: skip
+def written_out(x, FORMAT: tl.constexpr):
     """The same from integer operations and one addition."""
+    BITS: tl.constexpr = FORMAT[0]
+    MANTISSA: tl.constexpr = FORMAT[1]
+    BIAS: tl.constexpr = FORMAT[2]
+    LARGEST: tl.constexpr = FORMAT[3]
+    NAN: tl.constexpr = FORMAT[4]
+    FNUZ: tl.constexpr = FORMAT[5]
     DROP: tl.constexpr = 23 - MANTISSA
     MAGIC: tl.constexpr = (1 - BIAS - MANTISSA + 23 + 127) << 23
     SMALLEST_NORMAL: tl.constexpr = (1 - BIAS + 127) << 23
@@ -64,11 +70,14 @@ def written_out(
 
 
 @triton.jit
-def decode(
-    codes, BITS: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, LARGEST: tl.constexpr,
-    NAN: tl.constexpr, FNUZ: tl.constexpr,
-):  # fmt: skip
+def decode(codes, FORMAT: tl.constexpr):
     """The float32 numbers of codes."""
+    BITS: tl.constexpr = FORMAT[0]
+    MANTISSA: tl.constexpr = FORMAT[1]
+    BIAS: tl.constexpr = FORMAT[2]
+    LARGEST: tl.constexpr = FORMAT[3]
+    NAN: tl.constexpr = FORMAT[4]
+    FNUZ: tl.constexpr = FORMAT[5]
     SIGN: tl.constexpr = 1 << (BITS - 1)  # pyright: ignore[reportOperatorIssue]
     code = codes.to(tl.int32)
     size = code & (SIGN - 1)

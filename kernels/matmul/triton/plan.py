@@ -160,14 +160,9 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
     needed = shared_bytes(problem, config, call.device)
     config["BLOCK_N"] = c_columns(problem, config)
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
-    if max(problem.M, problem.N, problem.K) > 2**31 - 1 - 256:
-        return Rejected("row and column indices exceed 32 bits")
     tiles = ceil_div(problem.M, block_m) * ceil_div(problem.N, block_n)
-    if tiles * problem.batches > MAX_GRID:
-        return Rejected(f"{tiles * problem.batches} tiles exceed a grid of {MAX_GRID}")
-    if needed > call.device.shared_memory:
-        most = call.device.shared_memory
-        return Rejected(f"the config needs {needed} bytes of shared memory; {call.device.arch} has {most}")
+    if rejected := too_large(problem, tiles * problem.batches, needed, call.device):
+        return rejected
 
     pdl = uses_pdl(call.device, needed)
     operands = (problem.a, problem.b, problem.c)
@@ -175,12 +170,8 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
     optional = (("bias_ptr", problem.bias), ("z_ptr", problem.preactivation))
     absent = [(name, None) for name, tensor in optional if not tensor]
     constants = [
-        *((f"{name}_{x.unit_stride}", 1) for name, x in zip("abc", operands, strict=True) if x.unit_stride),
+        *layout_constants(problem, unit, block_k),
         *absent,
-        *((f"{name}_UNIT", x.unit_stride) for name, x in zip("ABC", operands, strict=True)),
-        ("UNIT", unit),
-        ("EVEN_K", problem.K % block_k == 0),
-        ("WIDE", any(256 * max(x.row, x.col) >= 2**31 for x in operands)),
         ("ACTIVATION", problem.activation),
         # With the addresses of both stores at once, the unaligned class spilled 152 bytes a thread.
         ("EPILOGUE_SUBTILE", max(1, block_n // 32) if unit == 1 and arch_number(call.device) else 1),
@@ -222,6 +213,30 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
     return Plan((Launch(kernel, (tiles * problem.batches, 1, 1), tuple(args)),))
 
 
+def too_large(problem: Problem, tiles: int, shared: int, device: Device) -> Rejected | None:
+    """Why a product, of so many tiles and bytes of shared memory, is beyond the kernel or the GPU."""
+    if max(problem.M, problem.N, problem.K) > 2**31 - 1 - 256:
+        return Rejected("row and column indices exceed 32 bits")
+    if tiles > MAX_GRID:
+        return Rejected(f"{tiles} tiles exceed a grid of {MAX_GRID}")
+    if shared > device.shared_memory:
+        most = device.shared_memory
+        return Rejected(f"the config needs {shared} bytes of shared memory; {device.arch} has {most}")
+    return None
+
+
+def layout_constants(problem: Problem, unit: int, block_k: int) -> list[tuple[str, Any]]:
+    """What a tile's kernel is compiled for: which strides are 1, UNIT, EVEN_K, WIDE."""
+    operands = (problem.a, problem.b, problem.c)
+    return [
+        *((f"{name}_{x.unit_stride}", 1) for name, x in zip("abc", operands, strict=True) if x.unit_stride),
+        *((f"{name}_UNIT", x.unit_stride) for name, x in zip("ABC", operands, strict=True)),
+        ("UNIT", unit),
+        ("EVEN_K", problem.K % block_k == 0),
+        ("WIDE", any(256 * max(x.row, x.col) >= 2**31 for x in operands)),
+    ]
+
+
 def straight_to_lds(problem: Problem, config: Mapping[str, Any]) -> bool:
     """Whether loads may skip registers: of whole tiles, and of as many steps as the loop loads before it.
 
@@ -242,8 +257,8 @@ def operand_args(name: str, x: Operand, aligned: bool) -> list[tuple[str, Argume
 
 
 def unit_of(problem: Problem) -> int:
-    """Elements in 16 bytes if every row of every operand starts and ends at a multiple of 16 bytes, else
-    1."""
+    """Elements of a in 16 bytes if every row of every operand starts and ends at a multiple of so many
+    and of 16 bytes, else 1."""
     unit = 16 // problem.a.itemsize
     lengths = {
         problem.K if problem.a.unit_stride == "col" else problem.M,
@@ -252,7 +267,7 @@ def unit_of(problem: Problem) -> int:
     }
     aligned = (
         problem.c.unit_stride == "col"
-        and all(x.aligned_to(16) for x in (problem.a, problem.b, problem.c))
+        and all(x.aligned_to(16) and x.leading % unit == 0 for x in (problem.a, problem.b, problem.c))
         and problem.bias_alignment >= 16
     )
     return unit if aligned and all(length % unit == 0 for length in lengths) else 1
@@ -263,16 +278,17 @@ def fitted(config: Mapping[str, Any], unit: int, device: Device) -> dict[str, An
     elements at a time, and then BLOCK_N where there are 4 warps: each element needs a 64-bit pointer and a
     mask of its own, and a thread would spill one or the other."""
     config = dict(config)
-
-    def crowded() -> bool:
-        threads = config["num_warps"] * device.warp_size
-        return unit == 1 and (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] > 16 * threads
-
-    while crowded() and config["BLOCK_K"] > 16:
+    while crowded(config, unit, device) and config["BLOCK_K"] > 16:
         config["BLOCK_K"] //= 2
-    if crowded() and config["num_warps"] == 4:
+    if crowded(config, unit, device) and config["num_warps"] == 4:
         config["BLOCK_N"] //= 2
     return config
+
+
+def crowded(config: Mapping[str, Any], unit: int, device: Device) -> bool:
+    """Whether a thread loads more than 16 elements at a time, each with a pointer of its own."""
+    threads = config["num_warps"] * device.warp_size
+    return unit == 1 and (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] > 16 * threads
 
 
 def shared_bytes(problem: Problem, config: Mapping[str, Any], device: Device) -> int:

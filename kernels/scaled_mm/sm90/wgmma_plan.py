@@ -7,6 +7,9 @@ from pathlib import Path
 
 from portable import dtypes
 from portable.kernels.matmul.launch_args import GROUP_M, MAX_EXTENT, MAX_TILES, ceil
+from portable.kernels.matmul.problem import Problem
+from portable.kernels.matmul.sm90.tma_descriptors import operands_unsupported, tma_descriptor
+from portable.kernels.scaled_mm.problem import ScaledProblem, from_call
 from portable.layout import TensorInfo
 from portable.plan import (
     Argument,
@@ -73,24 +76,23 @@ def _tiles(fast: bool, block: bool) -> list[_Tile]:
 
 def rows(call: Call) -> Plan | Rejected:
     """scaled_mm: a scale for each row of a and each column of b."""
-    return _plan(call, block=False, fast=bool(call.params["use_fast_accum"]))
+    return _plan(from_call(call, blocked=False), call)
 
 
 def blocks(call: Call) -> Plan | Rejected:
     """scaled_mm_block: a scale for 128 k of each row of a, and for 128 k and 128 columns of b."""
-    return _plan(call, block=True, fast=False)
+    return _plan(from_call(call, blocked=True), call)
 
 
-def _plan(call: Call, block: bool, fast: bool) -> Plan | Rejected:
-    a, b, c = call["mat_a"], call["mat_b"], call["c"]
-    (m, k), n = a.shape, b.shape[1]
-    if k == 0:
-        return Rejected("K = 0: nothing to load")
+def _plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
+    product, block = problem.product, problem.blocked
+    fast = problem.fast and not block
+    a, b, c = product.a, product.b, call["c"]
+    m, n, k = product.M, product.N, product.K
     if max(m, n, k) > MAX_EXTENT:
         return Rejected(f"M, N and K must be at most {MAX_EXTENT}")
-    for name, tensor, lines, along in (("mat_a", a, 0, 1), ("mat_b", b, 1, 0)):
-        if (reason := _unfit(name, tensor, lines, along)) is not None:
-            return reason
+    if (reason := _unfit(product)) is not None:
+        return reason
     tile = _chosen(call, m, n, k, block, fast)
     if isinstance(tile, Rejected):
         return tile
@@ -126,21 +128,20 @@ def _plan(call: Call, block: bool, fast: bool) -> Plan | Rejected:
     if tiles > MAX_TILES:
         return Rejected(f"{tiles} tiles exceed {MAX_TILES}")
     maps: list[tuple[str, Argument]] = [
-        ("map_a", _map("mat_a", a.dtype, k, m, a.strides[0], box)),
-        ("map_b", _map("mat_b", b.dtype, k, n, b.strides[1], tile.n)),
+        ("map_a", tma_descriptor(a, m, k, product.batch, box)),
+        ("map_b", tma_descriptor(b, k, n, product.batch, tile.n)),
     ]
     if by_tma:
         steps = (c.strides[0] * 2,) * 3
         maps.append(("map_c", TensorMap("c", c.dtype, (n, m, 1, 1), steps, (64, 64, 1, 1))))
-    scale_a, scale_b = call["scale_a"], call["scale_b"]
     integers = {"m": m, "n": n, "k": k, "tiles": tiles}
     strides = {
         "c_row": c.strides[0],
         "c_col": c.strides[1],
-        "scale_a_row": scale_a.strides[0],
-        "scale_a_k": scale_a.strides[1],
-        "scale_b_k": scale_b.strides[0],
-        "scale_b_col": scale_b.strides[1],
+        "scale_a_row": problem.scale_a.outer,
+        "scale_a_k": problem.scale_a.inner,
+        "scale_b_k": problem.scale_b.outer,
+        "scale_b_col": problem.scale_b.inner,
     }
     args: tuple[tuple[str, Argument], ...] = (
         *maps,
@@ -167,23 +168,12 @@ def _chosen(call: Call, m: int, n: int, k: int, block: bool, fast: bool) -> _Til
     return min(found, key=lambda tile: tile.cost(m, n, k, call.device))
 
 
-def _unfit(name: str, tensor: TensorInfo, lines: int, along: int) -> Rejected | None:
-    """Why TMA cannot load the operand, whose lines lie along K, or None where it can."""
-    if tensor.dtype not in _ELEMENTS:
-        return Rejected(f"{name} is {tensor.dtype}; Hopper multiplies float8_e4m3fn and float8_e5m2")
-    if tensor.shape[along] > 1 and tensor.strides[along] != 1:
-        return Rejected(f"wgmma reads fp8 along K; {name} does not lie along it")
-    if tensor.alignment < 16 or (tensor.shape[lines] > 1 and tensor.strides[lines] % 16):
-        return Rejected(f"TMA needs 16-byte aligned rows and columns; those of {name} are not")
-    if tensor.shape[lines] > 1 and tensor.strides[lines] < tensor.shape[along]:
-        return Rejected(f"TMA needs rows that do not overlap; those of {name} do")
-    return None
-
-
-def _map(tensor: str, dtype: str, k: int, lines: int, step: int, box: int) -> TensorMap:
-    """Boxes of 128 k and `box` lines."""
-    step = max(step, ceil(k, 16) * 16) if lines == 1 else step
-    return TensorMap(tensor, dtype, (k, lines, 1, 1), (step,) * 3, (128, box, 1, 1))
+def _unfit(product: Problem) -> Rejected | None:
+    """Why wgmma cannot read the operands where TMA puts them, or None where it can."""
+    for operand, along in ((product.a, "col"), (product.b, "row")):
+        if operand.unit_stride != along:
+            return Rejected(f"wgmma reads fp8 along K; {operand.tensor} does not lie along it")
+    return operands_unsupported(product)
 
 
 def _bulk(scales: TensorInfo) -> bool:
