@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 import portable
-from portable.conformance.models import configs, measure, record, steps
+from portable.conformance.models import configs, measure, modelled, record, steps
 from portable.conformance.perf import sustained
 from portable.conformance.report import models as page
 from portable.conformance.text import UsageError, plain, print_table
 from portable.runtime import detect, files
 
+_SLOWEST = 8
+"""Kernels of a modelled step that are shown."""
 _WITHOUT_GPU = (steps.TORCH, "portable")
 """Candidates where none are named and no GPU is there: compiling for a CPU says nothing of a GPU's."""
 
@@ -28,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, metavar="NAMES", help=f"comma separated, of {', '.join(known)}")
     parser.add_argument(
         "--tiny", action="store_true", help="the same models with two small layers; without a GPU always"
+    )
+    parser.add_argument(
+        "--modelled",
+        action="store_true",
+        help="time this package's steps by the timing model of an emulated GPU: not measured, not judged",
     )
     parser.add_argument(
         "--seconds",
@@ -52,7 +59,7 @@ def _seconds(text: str) -> float:
 
 
 def models_command(args: Any) -> int:
-    """Judge and time; 0 where every candidate of this package is right."""
+    """Judge and time, or model; 0 where every candidate of this package is right."""
     for path in filter(None, (args.record, args.html)):
         files.try_write(path)
     device = torch.device(detect.main_backend().device_type)
@@ -64,12 +71,16 @@ def models_command(args: Any) -> int:
         candidates = configs.chosen(steps.CANDIDATES, names, "--candidates")
     except ValueError as error:
         raise UsageError(str(error)) from None
-    tiny = args.tiny or not gpu
-    if not gpu:
-        print(f"{portable.device()}: small models, judged and not timed", file=sys.stderr)
-    found = []
+    tiny = args.tiny or not (gpu or args.modelled)
     shrink = configs.tiny if tiny else None
-    for entry in measure.measured(chosen, wanted, candidates, device, shrink, args.seconds, _say):
+    if args.modelled:
+        entries = modelled.modelled(chosen, wanted, shrink, _say)
+    else:
+        if not gpu:
+            print(f"{portable.device()}: small models, judged and not timed", file=sys.stderr)
+        entries = measure.measured(chosen, wanted, candidates, device, shrink, args.seconds, _say)
+    found = []
+    for entry in entries:
         found.append(entry)
         _show(entry)
     made = record.build(portable.device(), args.arguments, tiny, found)
@@ -80,7 +91,7 @@ def models_command(args: Any) -> int:
         files.write_text(args.html, page.page(made))
         print(f"html: {args.html}")
     print(page.verdict(made))
-    return 0 if record.conforming(made) else 1
+    return 0 if args.modelled or record.conforming(made) else 1
 
 
 def _say(text: str) -> None:
@@ -93,4 +104,7 @@ def _show(entry: measure.Entry) -> None:
     for each in entry["candidates"]:
         if each["message"]:
             print(f"{each['state']}: {each['name']}: {plain(each['message'])}")
+        if each["state"] == measure.MODELLED:
+            print_table(["part", "launches", "ms", "share", "floor ms"], page.by_part(entry, each))
+            print_table(["slowest", "part", "launches", "ms", "share"], page.slowest(each, _SLOWEST))
     sys.stdout.flush()

@@ -16,6 +16,8 @@ from portable.conformance.perf.libraries import Unsupported
 from portable.errors import PortableError
 
 PASS, FAIL, ERROR, UNAVAILABLE = "Pass", "Fail", "Error", "NotAvailable"
+MODELLED = "Modelled"
+"""Timed by a model of the GPU: neither judged nor measured."""
 _COPY, _MATMUL = "roof copy", "roof matmul"
 
 Entry = dict[str, Any]
@@ -195,16 +197,8 @@ def measured(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Iterator[Entry]:
-    """An entry for each model and each of its steps. Raises PortableError where no model has a step of
-    those."""
-    pairs = [(config, step) for config in configs for step in wanted if config.takes(step)]
-    if not pairs:
-        raise PortableError("none of these models has one of these steps")
-    if shrink is not None:  # steps of one kind are then the same
-        pairs = list(
-            {(config, step.kind): shrink(config, step) for config, step in reversed(pairs)}.values()
-        )[::-1]
-    for config, step in pairs:
+    """An entry for each of `pairs`."""
+    for config, step in pairs(configs, wanted, shrink):
         yield step_entry(
             config,
             step,
@@ -213,3 +207,20 @@ def measured(
             seconds,
             lambda text, at=f"{config.name} {step.name}": progress(f"{at}: {text}"),
         )
+
+
+def pairs(
+    configs: Sequence[Config],
+    wanted: Sequence[Step],
+    shrink: Callable[[Config, Step], tuple[Config, Step]] | None,
+) -> list[tuple[Config, Step]]:
+    """Each model and each of its steps, made small by `shrink`. Raises PortableError where no model has a
+    step of those."""
+    found = [(config, step) for config in configs for step in wanted if config.takes(step)]
+    if not found:
+        raise PortableError("none of these models has one of these steps")
+    if shrink is None:
+        return found
+    # steps of one kind are then the same
+    small = {(config, step.kind): shrink(config, step) for config, step in reversed(found)}
+    return list(small.values())[::-1]

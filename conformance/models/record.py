@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from portable.conformance.models.measure import ERROR, FAIL, PASS, UNAVAILABLE
+from portable.conformance.models.measure import ERROR, FAIL, MODELLED, PASS, UNAVAILABLE
 from portable.conformance.records import record as records
 from portable.conformance.records.schema import NONE, NUMBER, Kinds, RecordError, check_fields
 from portable.runtime import files
@@ -30,6 +30,7 @@ _TIMED: dict[str, Kinds] = {
     "sm_mhz": (*NUMBER, NONE), "watts": (*NUMBER, NONE), "joules": (*NUMBER, NONE), "peak_bytes": int,
     "kernels": list,
 }  # fmt: skip
+_MODELLED: dict[str, Kinds] = {"us": list, "accuracy": str, "kernels": list}
 _KERNEL: dict[str, Kinds] = {"name": str, "part": str, "launches": int, "us": NUMBER}
 
 
@@ -69,10 +70,11 @@ def check(record: Any) -> None:
         check_fields(step, _STEP, f"steps[{index}]")
         for number, each in enumerate(step["candidates"]):
             place = f"steps[{index}].candidates[{number}]"
-            check_fields(each, _CANDIDATE | (_TIMED if "us" in each else {}), place)
-            if each["state"] not in (PASS, FAIL, ERROR, UNAVAILABLE):
+            timed = _MODELLED if each.get("state") == MODELLED else _TIMED if "us" in each else {}
+            check_fields(each, _CANDIDATE | timed, place)
+            if each["state"] not in (PASS, FAIL, ERROR, UNAVAILABLE, MODELLED):
                 raise RecordError(f"{place}.state: {each['state']!r} is no state")
-            if each["state"] != PASS and "us" in each:
+            if each["state"] not in (PASS, MODELLED) and "us" in each:
                 raise RecordError(f"{place}: timed, though it does not pass")
             for one, kernel in enumerate(each.get("kernels", ())):
                 check_fields(kernel, _KERNEL, f"{place}.kernels[{one}]")

@@ -3,12 +3,13 @@ floor."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from portable.conformance import stats
 from portable.conformance.models.configs import OTHER, parts
-from portable.conformance.models.measure import PASS
+from portable.conformance.models.measure import MODELLED, PASS
 from portable.conformance.models.measure import parts as parts_of
 from portable.conformance.models.record import conforming
 from portable.conformance.report.markup import Html, element, table
@@ -62,8 +63,9 @@ def rows(entry: Mapping[str, Any]) -> list[list[str]]:
         found.append([
             each["name"], each["state"], f"{_median(each) / 1e3:.3f}",
             *(_ratio(each, timed.get(base)) for base in _BASES),
-            f"{each['peak_bytes'] / 2**30:.2f}", str(sum(one["launches"] for one in each["kernels"])),
-            *("-" if each[key] is None else f"{each[key]:.0f}" for key in ("sm_mhz", "watts")), errors,
+            f"{each['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in each else "-",
+            str(sum(one["launches"] for one in each["kernels"])),
+            *("-" if each.get(key) is None else f"{each[key]:.0f}" for key in ("sm_mhz", "watts")), errors,
         ])  # fmt: skip
     if entry["floors"]:
         total = sum(entry["floors"].values()) / 1e3
@@ -71,9 +73,37 @@ def rows(entry: Mapping[str, Any]) -> list[list[str]]:
     return found
 
 
+def by_part(entry: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of the parts of a candidate's step, the longest first: launches, ms, share, floor in ms."""
+    shares, floor = parts_of(candidate), entry["floors"]
+    total = sum(shares.values())
+    launches = Counter[str]()
+    for each in candidate["kernels"]:
+        launches[each["part"]] += each["launches"]
+    return [
+        [part, str(launches[part]), f"{us / 1e3:.3f}", f"{us / total:.1%}",
+         f"{floor[part] / 1e3:.3f}" if part in floor else "-"]
+        for part, us in sorted(shares.items(), key=lambda each: -each[1])
+    ]  # fmt: skip
+
+
+def slowest(candidate: Mapping[str, Any], count: int) -> list[list[str]]:
+    """Rows of a candidate's longest kernels: part, launches, ms, share."""
+    total = sum(each["us"] for each in candidate["kernels"])
+    return [
+        [each["name"], each["part"], str(each["launches"]), f"{each['us'] / 1e3:.3f}",
+         f"{each['us'] / total:.1%}"]
+        for each in candidate["kernels"][:count]
+    ]  # fmt: skip
+
+
 def verdict(record: Mapping[str, Any]) -> str:
-    """`RIGHT: 4 of 4 steps of portable's, ...`"""
+    """`CONFORMS: 4 of 4 steps of this package right, ...`, or what was modelled."""
     every = [each for step in record["steps"] for each in step["candidates"]]
+    modelled = [each for each in every if each["state"] == MODELLED]
+    if modelled:
+        where = f"emulated {record['header']['arch']}, {modelled[0]['accuracy']}"
+        return f"MODELLED: {pluralize(len(modelled), 'step')} on {where}; nothing is judged or measured"
     ours = [each for each in every if each["name"].startswith("portable")]
     right = sum(each["state"] == PASS for each in ours)
     others = [each for each in every if each["state"] != PASS and each not in ours]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
 
 import portable
 from portable.conformance.commands import cli
-from portable.conformance.models import configs, floors, functions, judge, measure, record, steps
+from portable.conformance.models import configs, floors, functions, judge, measure, modelled, record, steps
 from portable.conformance.models.model import Model
 from portable.conformance.perf import libraries, sustained, timing
 from portable.conformance.records.schema import RecordError
 from portable.conformance.report import models as page
+from portable.runtime import detect
 
 CPU = torch.device("cpu")
 TORCH = steps.CANDIDATES["torch"]
@@ -151,6 +154,7 @@ def test_the_floors_count_every_matrix(name):
         ("fused_add_rms_norm", "norm"),
         ("qk_norm_rope", "rotary"),
         ("cross_entropy_backward", "loss"),
+        ("gather_rows", "embedding"),
         ("vectorized_elementwise_kernel<add>", "other"),
     ],
 )
@@ -179,6 +183,47 @@ def made(*candidates):
     step = {"model": "llama", "step": "train", "candidates": list(candidates)}
     step |= {"roof": {"copy_bytes_per_s": 4e12}, "floors": {"GEMM": 70.0, "rotary": 2.0}}
     return {"schema": 1, "kind": "models", "header": HEADER, "steps": [step]}
+
+
+@pytest.fixture
+def emulated():
+    """A command makes its device the process's, by variables that other programs get too."""
+    with mock.patch.dict(os.environ):
+        yield
+    detect.reset()
+
+
+@pytest.mark.slow
+def test_a_step_is_timed_by_the_model_of_an_emulated_gpu(emulated, tmp_path, capsys):
+    file, html = tmp_path / "m.json", tmp_path / "m.html"
+    chosen = ["--models", "llama", "--steps", "train", "--tiny", "--record", str(file), "--html", str(html)]
+    assert cli.main(["models", "--device", "rocm:gfx942", "--modelled", *chosen]) == 0
+    said = capsys.readouterr().out
+    assert "MODELLED: 1 step on emulated gfx942, +-" in said and "nothing is judged or measured" in said
+    found = record.read(file)
+    assert found["header"]["emulated"] and not record.conforming(found)
+    ((ours,),) = [step["candidates"] for step in found["steps"]]
+    assert ours["state"] == "Modelled" and ours["errors"] == {} and ours["accuracy"].startswith("+-")
+    assert ours["us"] == [pytest.approx(sum(each["us"] for each in ours["kernels"]), abs=1)]
+    launched = {each["part"]: each["launches"] for each in ours["kernels"] if each["part"] != "torch"}
+    assert {"GEMM", "attention", "norm", "rotary", "activation", "loss", "embedding"} <= launched.keys()
+    assert all(each["us"] > each["launches"] for each in ours["kernels"] if each["part"] != "torch")
+    assert "Modelled" in html.read_text()
+
+
+def test_a_device_without_a_timing_model_says_so(emulated, capsys):
+    assert cli.main(["models", "--device", "cpu", "--modelled", "--models", "llama"]) == 2
+    assert "has no timing model" in capsys.readouterr().err
+
+
+def test_torch_s_operators_are_counted_by_what_they_read_and_write():
+    x, y = torch.ones(10, 4), torch.ones(4)
+    with modelled.TorchOperators([]) as operators:
+        (x + y).view(40)[:3].clone()
+        torch.empty(100)
+    assert operators.bytes == {"aten::add": [160 + 16 + 160], "aten::clone": [12 + 12]}
+    (add, clone) = operators.kernels(1e6)
+    assert (add["us"], add["launches"], add["part"]) == (336.0, 1, "torch") and clone["us"] == 24.0
 
 
 def test_times_are_ratios_of_the_same_rounds_and_drawn():

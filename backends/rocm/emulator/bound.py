@@ -8,7 +8,7 @@ it (docs/trace.md).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,7 +28,7 @@ Busy: TypeAlias = dict[int, float]
 @dataclass(frozen=True)
 class Launched:
     """What the bound needs to know of a launch: executions and memory counters by instruction, lanes of a
-    wave, waves that a SIMD holds, bytes of the operands (each once)."""
+    wave, waves that a SIMD holds, bytes of the operands (each once, but no more than `accessed`)."""
 
     program: Program
     executed: list[int]
@@ -37,6 +37,11 @@ class Launched:
     waves_per_simd: int
     operand_bytes: int
     source: Callable[[int], str | None]
+
+
+def accessed(memory: Iterable[abi.MemCount]) -> int:
+    """The bytes of the sectors that instructions access: of a table that rows are picked from, those rows."""
+    return _SECTOR * sum(each.sectors for each in memory)
 
 
 def bound(model: PipeModel, launched: Launched) -> Bound:

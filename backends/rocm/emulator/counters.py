@@ -130,7 +130,7 @@ class Counters:
             self._memory,
             self.kernel.wave,
             occupancy,
-            self.operand_bytes,
+            min(self.operand_bytes, bound.accessed(self._memory)),
             self._source,
         )
         return bound.bound(pipe_model.models()[self.kernel.code.arch], launched)

@@ -10,7 +10,7 @@ import bisect
 import ctypes
 import functools
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,10 +115,16 @@ class _Grid:
         held = launch.kernel.workgroups(launch.shared, launch.threads)
         return max(1, min(held, -(-launch.workgroups // count)))
 
+    @property
+    def moved(self) -> int:
+        """Bytes that must come from memory or go there: the operands, or less where all workgroups access
+        less of them."""
+        return _moved(self.launch, self.recorded.values())
+
     def load(self, ghz: float, fresh: float) -> _Load:
         """The grid at a clock of `ghz`, where the share `fresh` of the loads' bytes comes from memory."""
         unit, pipes, resident = self.unit, self.unit.pipes, self.resident
-        workgroups, operands = self.launch.workgroups, self.launch.operand_bytes
+        workgroups, operands = self.launch.workgroups, self.moved
         rounds = min(_ROUNDS, -(-workgroups // (unit.count * resident)))
         busy = min(unit.count, -(-workgroups // resident))
         latency = pipes.timing.l2_latency + fresh * pipes.timing.memory_ns * ghz
@@ -142,6 +148,11 @@ class _Grid:
         )
 
 
+def _moved(launch: KernelLaunch, recorded: Iterable[Recorded]) -> int:
+    most = max(bound.accessed(each.memory) for each in recorded) * launch.workgroups
+    return min(launch.operand_bytes, most)
+
+
 def _bound(launch: KernelLaunch, recorded: Sequence[Recorded]) -> float:
     """The bound of the grid, from the counts of the recorded workgroups."""
     kernel = launch.kernel
@@ -160,7 +171,7 @@ def _bound(launch: KernelLaunch, recorded: Sequence[Recorded]) -> float:
         memory,
         kernel.wave,
         kernel.occupancy(launch.shared, launch.threads),
-        launch.operand_bytes,
+        _moved(launch, recorded),
         lambda index: None,
     )
     return bound.bound(pipe_model.models()[kernel.code.arch], launched).share

@@ -221,6 +221,15 @@ def test_the_command_models_each_implementation(own_device, capsys):
     assert launch["recorded"] <= launch["workgroups"] and launch["accuracy"].startswith("+-")
 
 
+def test_rows_picked_from_a_table_are_what_memory_moves(own_device, capsys):
+    """One of 16 MB of rows: 4 us would be the whole table's."""
+    call = ["model", "embedding", "--shape", "1,4096x2048", "--dtype", "bfloat16", "--arch", "gfx942"]
+    assert cli.main([*call, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["calls"]
+    times = [each["seconds"] for each in found["implementations"] if each["launches"]]
+    assert len(times) > 1 and all(time < 3e-6 for time in times)
+
+
 def test_it_says_that_it_is_a_model_and_how_far_off_it_is(own_device, capsys):
     assert cli.main([*CALL, "--impl", "mfma"]) == 0
     head, row = capsys.readouterr().out.splitlines()
