@@ -31,11 +31,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Report:
-    """The answer of `enable`. host: name and version. Printing it gives a line for each item."""
+    """The answer of `enable`. host: name and version. modelled: kernels with their times by an emulated GPU's
+    timing model, below a line that says so. Printing it gives a line for each item."""
 
     host: str
     replaced: tuple[Item, ...]
     left: tuple[Item, ...]
+    modelled: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __str__(self) -> str:
         width = max((len(item.part) for item in (*self.replaced, *self.left)), default=0)
@@ -44,6 +46,7 @@ class Report:
         )
         lines = [f"{self.host}, replaced:", *(replaced or ["  nothing"])]
         lines += ["left alone:", *left] if left else []
+        lines += [*self.modelled[:1], *(f"  {line}" for line in self.modelled[1:])]
         return "\n".join(lines)
 
 

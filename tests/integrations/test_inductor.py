@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from unittest import mock
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from portable.integrations import inductor
+from portable.runtime import detect
 from tests.integrations.inductor_cases import (
     as_before,  # noqa: F401
     bf16,
@@ -75,6 +78,24 @@ def test_a_norm_in_a_wider_dtype_than_its_input_stays():
     report = inductor.explain(norm, drawn(3, 48), drawn(48, dtype=torch.float32))
     assert not report.replaced
     assert "its result stays float32, of an input of bfloat16" in str(report)
+
+
+def test_on_an_emulated_gpu_explain_names_the_kernels_with_their_modelled_times():
+    def block(x, residual, weight):
+        residual = residual + x
+        return norm(norm(residual, weight), weight)
+
+    def norm(x, weight):
+        return functional.rms_norm(x, (48,), weight, 1e-6)
+
+    given = drawn(3, 7, 48), drawn(3, 7, 48, seed=1), drawn(48, seed=2)
+    assert "modelled" not in str(inductor.explain(block, *given))
+    with mock.patch.dict(os.environ):
+        detect.override_backend("rocm", "gfx942", emulate=True)
+        report = inductor.explain(block, *given)
+    detect.reset()
+    assert len(report.replaced) == 2
+    assert re.search(r"modelled on emulated gfx942, \+-.*:\n  rms_norm_forward x 2: \d+\.\d us$", str(report))
 
 
 @pytest.mark.parametrize(

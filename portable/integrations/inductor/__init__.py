@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
+from portable.backend import Modelled
 from portable.errors import IntegrationError
 from portable.integrations.report import Enabled, Report, items, named
+from portable.runtime import detect
 
 if tuple(int(each) for each in torch.__version__.split(".")[:2]) < (2, 11):
     raise IntegrationError("inductor", f"needs torch 2.11 or newer, and {torch.__version__} is installed",
@@ -93,6 +96,9 @@ def explain(
     what was compiled is compiled again. `only` is that of `enable`, which need not be called. Each line
     names the module's class, and the file and line of the code; and the op, or why the code is left alone.
     Code that is like no pattern is not listed.
+
+    On an emulated GPU with a timing model the replaced forward pass runs instead, a few workgroups of each
+    launch, and the report lists its kernels with their modelled times, the slowest first.
     """
     chosen = FusedOps(_checked(only))
     replaced: list[tuple[str, str, str]] = []
@@ -104,15 +110,33 @@ def explain(
             found = chosen.rewrite(each.graph)
             replaced.extend(found.replaced)
             left.extend(found.left)
-        return module.forward
+        if not modelling:
+            return module.forward
+        changed.recompile()
+        return changed.forward
 
+    device = detect.main_backend()
+    modelling = device.modelled_roof() is not None
     inner = getattr(model, "_orig_mod", None) or getattr(model, "_torchdynamo_orig_callable", None) or model
     torch._dynamo.reset()
     try:
-        torch.compile(inner, backend=backend)(*example_inputs, **example_kwargs)
+        with device.model() if modelling else nullcontext([]) as launches:
+            torch.compile(inner, backend=backend)(*example_inputs, **example_kwargs)
     finally:
         torch._dynamo.reset()  # of this trace nothing is kept
-    return Report(f"torch {torch.__version__}, Inductor", items(replaced), items(left))
+    return Report(
+        f"torch {torch.__version__}, Inductor", items(replaced), items(left), modelled=_slowest(launches)
+    )
+
+
+def _slowest(launches: Sequence[Modelled]) -> tuple[str, ...]:
+    """A line for each kernel, the slowest first, below what the times are."""
+    kernels: dict[str, list[float]] = {}
+    for each in launches:
+        kernels.setdefault(each.kernel, []).append(each.seconds * 1e6)
+    times = sorted(kernels.items(), key=lambda item: -sum(item[1]))
+    lines = [f"{name} x {len(each)}: {sum(each):.1f} us" for name, each in times]
+    return (f"modelled on {detect.device()}, {launches[0].accuracy}:", *lines) if lines else ()
 
 
 def _passes(installed: Any) -> tuple[Any, ...]:
