@@ -64,12 +64,12 @@ def through_product(
     if needs["bias"] and dbias is not None:
         grads["bias"] = dbias
     elif needs["bias"] and bias is not None:
-        grads["bias"] = _sum(dz2d)
+        grads["bias"] = sum_of_rows(dz2d)
     return grads
 
 
-def _sum(rows: Tensor) -> Tensor:
-    """On a GPU torch adds 16-bit numbers in float32 and rounds once by itself."""
+def sum_of_rows(rows: Tensor) -> Tensor:
+    """In at least float32, rounded once. On a GPU torch adds 16-bit numbers so by itself."""
     if rows.is_cuda:
         return rows.sum(0)
     return rows.sum(0, dtype=torch.promote_types(rows.dtype, torch.float32)).to(rows.dtype)
