@@ -57,10 +57,10 @@ def convert_to_float8_training(
     which `module_filter_fn(linear, its qualified name)` is true. It is changed in place; a linear itself
     answers a new one.
 
-    recipe: of RECIPES, torchao's names of them but "tensorwise", a scale for a whole tensor. float8_dtype: float8_e4m3fn, or
-    float8_e4m3fnuz for gfx942's own instructions; it is never chosen by the device. Sizes need not be
-    multiples of 16. Parameters stay the same objects, so optimizers, checkpoints and state dicts are not
-    affected. Raises IntegrationError for an unknown recipe, or where no linear is found.
+    recipe: of RECIPES, torchao's names but "tensorwise", a scale for a whole tensor. float8_dtype:
+    float8_e4m3fn, or float8_e4m3fnuz for gfx942's own instructions; the device never chooses it. Sizes need
+    not be multiples of 16. Parameters stay the same objects, so optimizers, checkpoints and state dicts are
+    not affected. Raises IntegrationError for an unknown recipe, or where no linear is found.
     """
     if recipe not in RECIPES:
         raise IntegrationError("float8", f"recipe is {recipe!r}; expected one of {listed(RECIPES)}",
