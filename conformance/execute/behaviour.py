@@ -322,9 +322,10 @@ def cases(ops: Iterable[str], tier: str = "full") -> list[Behaviour]:
 def caller(spec: Spec, function: Callable[..., Any]) -> Call:
     """`function`, which takes arguments by name, as behaviours call it: with tensors, for a tuple."""
     params = dict(required_params(spec)[0])
+    says = bool(spec.dtype_variables)  # outside of what torch.compile traces, which takes no lock
 
     def call(tensors: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        arguments = {**params, **said_dtypes(spec, tensors), **tensors}
+        arguments = {**params, **(said_dtypes(spec, tensors) if says else {}), **tensors}
         given = {name: value for name, value in arguments.items() if value is not MISSING}
         result = without_effect(spec, function, given)
         return result if isinstance(result, tuple) else (result,)

@@ -1,5 +1,12 @@
-// q and scales of 128 neighbours of a row, 1x128, and of tiles of 128x128.
+// q and scales of neighbours of a row (128: 1x128; 32 with MX_ROUNDING: MX), and of tiles of 128x128.
 #include "quantize.h"
+
+#if defined(MX_ROUNDING)
+#include "quantize_mx/scale.h"
+typedef MxScale Scale;
+#else
+typedef Float32Scale Scale;
+#endif
 
 #define GROUPS 1
 #define TILES 2
@@ -7,7 +14,7 @@
 #if PASS == GROUPS
 // GROUP_LANES neighbouring lanes of a warp have a group; LANES take CHUNKS times so many columns of a row.
 KERNEL(THREADS)
-void quantize_groups(const T* x, uint8_t* q, float* scale, int64_t rows, int64_t length, int64_t x_stride,
+void quantize_groups(const T* x, uint8_t* q, Scale::Stored* scale, int64_t rows, int64_t length, int64_t x_stride,
                      int64_t q_stride, int64_t groups, int across, float eps) {
     const RowSlice slice = row_slice(rows, length, across);
     const int64_t begin = slice.base + (row_lane() & ~(GROUP_LANES - 1)) * VEC;
@@ -20,9 +27,9 @@ void quantize_groups(const T* x, uint8_t* q, float* scale, int64_t rows, int64_t
     for (int c = 0; c < CHUNKS; ++c) {
         const int64_t first = begin + c * CHUNK;
         const float most = reduce_warp<Greatest, GROUP_LANES>(float_of(greatest(0, held[c])));
-        const float own = scale_of(amax_of<T>(bits_of(most)), eps);
+        const Scale::Stored own = Scale::of(amax_of<T>(bits_of(most)), eps);
         if (group_lane() == 0 && first < slice.length) scale[slice.row * groups + first / GROUP] = own;
-        store_part(target, first, slice.length, held[c], div_rn(1.0f, own));
+        store_part(target, first, slice.length, held[c], Scale::inverse(own));
     }
 }
 #endif

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,14 +90,21 @@ def _vectors(call: Call, views: Mapping[str, Rows]) -> tuple[int, bool, bool]:
 
 def groups(call: Call) -> Plan | Rejected:
     """q and a scale per 128 columns: one launch."""
+    return plan_groups(call, GROUP, _defines(call), call.params["eps"])
+
+
+def plan_groups(
+    call: Call, size: int, defines: Sequence[tuple[str, int | str]], eps: float = 0.0
+) -> Plan | Rejected:
+    """q and a scale per `size` columns: one launch."""
     views = _views(call)
     count, length, _ = views["x"]
-    if length % GROUP == 0 and all(view.stride == view.length for view in views.values()):
+    if length % size == 0 and all(view.stride == view.length for view in views.values()):
         views = dict.fromkeys(views, Rows(1, count * length, count * length))
         count, length, _ = views["x"]
     vector, unaligned, strided = _vectors(call, views)
     vectors = power_of_two(ceil_div(length, vector))
-    lanes = min(max(vectors // CHUNKS, GROUP // vector), THREADS)
+    lanes = min(max(vectors // CHUNKS, size // vector), THREADS)
     tail = length % vector != 0
     kind = RowClass(call["x"].dtype, vector, tail, THREADS, lanes, CHUNKS, False, unaligned=unaligned)
     across = ceil_div(length, lanes * CHUNKS * vector)
@@ -109,12 +116,12 @@ def groups(call: Call) -> Plan | Rejected:
         ("rows", Scalar("i64", count)),
         ("length", Scalar("i64", length)),
         *stride_arguments(views),
-        ("groups", Scalar("i64", ceil_div(length, GROUP))),
+        ("groups", Scalar("i64", ceil_div(length, size))),
         ("across", Scalar("i32", across)),
-        _eps(call),
+        ("eps", Scalar("f32", eps)),
     )
-    defines = (("PASS", "GROUPS"), *_defines(call), ("STRIDED", int(strided)))
-    kernel = kind.kernel(_FOLDER / "groups.cu", "quantize_groups", defines)
+    made = (("PASS", "GROUPS"), *defines, ("STRIDED", int(strided)))
+    kernel = kind.kernel(_FOLDER / "groups.cu", "quantize_groups", made)
     return Plan((Launch(kernel, (grid, 1, 1), args),))
 
 

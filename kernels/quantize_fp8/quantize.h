@@ -1,7 +1,8 @@
 // What the quantisers share: the greatest magnitude of a group as bits, its scale, rows of codes.
 //
-// FORMAT names the format of the codes (minifloat.h); POWER_OF_2 = 1 rounds scales up to powers of two. With STRIDED = 1
-// the VEC elements of a lane are GROUP_LANES apart, where vectors do not lie at multiples of their size.
+// FORMAT names the format of the codes (minifloat.h); POWER_OF_2 = 1 rounds scales up to powers of two. A group has GROUP_SIZE
+// elements. With STRIDED = 1 the VEC elements of a lane are GROUP_LANES apart, where vectors do not lie at multiples of their
+// size.
 #pragma once
 
 #if defined(ALIGN)    // codes of 8 bits lie at any byte
@@ -17,8 +18,11 @@
 #ifndef STRIDED
 #define STRIDED 0
 #endif
+#ifndef GROUP_SIZE
+#define GROUP_SIZE 128
+#endif
 
-constexpr int GROUP = 128;
+constexpr int GROUP = GROUP_SIZE;
 constexpr int GROUP_LANES = GROUP / VEC;    // which have a group's elements
 constexpr bool NARROW = sizeof(T) == 2;
 
@@ -109,6 +113,13 @@ DEVICE float scale_of(float amax, float eps, float largest) {
 typedef FORMAT Format;
 
 DEVICE float scale_of(float amax, float eps) { return scale_of(amax, eps, decode<Format>(Format::LARGEST)); }
+
+// The scale of a group as it is stored, and what its elements are multiplied by.
+struct Float32Scale {
+    typedef float Stored;
+    static DEVICE float of(float amax, float eps) { return scale_of(amax, eps); }
+    static DEVICE float inverse(float scale) { return div_rn(1.0f, scale); }
+};
 DEVICE uint8_t code_of(float value) { return static_cast<uint8_t>(encode<Format>(value)); }
 
 // The codes of a vector times `inverse`, those inside the row.

@@ -118,12 +118,9 @@ def quantize_rows_stream(
 
 
 @triton.jit
-def quantize_groups(
-    x_ptr, x_stride, q_ptr, q_stride, scale_ptr, groups, across, length, eps, largest,
-    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """ROWS of the `groups`, of BLOCK columns each; a row of x has `across` of them."""
+def group_tile(groups, across, length, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The program's ROWS groups of BLOCK columns, and which of them there are; their rows, which have
+    `across` of them; their first columns, the columns from there, and which of these there are."""
     group = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = group < groups
     row = group // across
@@ -131,12 +128,23 @@ def quantize_groups(
     row = row.to(tl.int64)
     lane = tl.arange(0, BLOCK)[None, :]
     mask = there[:, None] & (first[:, None] + lane < divisible(length, UNIT))
-    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + first[:, None] + lane, mask=mask, other=0.0)
+    return group, there, row, first[:, None], lane, mask
+
+
+@triton.jit
+def quantize_groups(
+    x_ptr, x_stride, q_ptr, q_stride, scale_ptr, groups, across, length, eps, largest,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS of the `groups`, of BLOCK columns each; a row of x has `across` of them."""
+    group, there, row, first, lane, mask = group_tile(groups, across, length, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + first + lane, mask=mask, other=0.0)
     scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + group, scale, mask=there)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
     codes = encode(value, FORMAT, CONVERT)
-    tl.store(row_starts(q_ptr, row, q_stride, UNIT) + first[:, None] + lane, codes, mask=mask)
+    tl.store(row_starts(q_ptr, row, q_stride, UNIT) + first + lane, codes, mask=mask)
 
 
 @triton.jit
@@ -274,23 +282,34 @@ def row(call: Call) -> Plan | Rejected:
 
 def groups(call: Call) -> Plan | Rejected:
     """q and a scale per 128 columns: one launch."""
+    return plan_groups(call, quantize_groups, GROUP, _format(call), _numbers(call))
+
+
+def plan_groups(
+    call: Call,
+    function: Any,
+    width: int,
+    constants: Iterable[tuple[str, Any]],
+    numbers: Iterable[tuple[str, Argument]] = (),
+) -> Plan | Rejected:
+    """q and a scale per `width` columns by `function`: one launch."""
     count, length, stride = rows(call["x"])
     unit, args = _aligned(call)
-    across = ceil_div(length, GROUP)
+    across = ceil_div(length, width)
     size, per_thread = setting(call, "TILE"), ELEMENTS if unit > 1 else ELEMENTS // 2
-    tile = RowTile(size // GROUP, GROUP, unit, warps(call.device, size // per_thread), False)
+    tile = RowTile(size // width, width, unit, warps(call.device, size // per_thread), False)
     if count * across > MAX_GRID - tile.rows:
         return Rejected(f"{count * across} groups: more than {MAX_GRID}")
     groups = count * across
-    if length % GROUP == 0 and stride == length:  # one long row
+    if length % width == 0 and stride == length:  # one long row
         across, length = groups, count * length
     args += [
         ("groups", Scalar("i32", groups)),
         ("across", Scalar("i32", max(across, 1))),
         ("length", Scalar("i64", length)),
-        *_numbers(call),
+        *numbers,
     ]
-    kernel = tile.kernel(quantize_groups, *_format(call))
+    kernel = tile.kernel(function, *constants)
     return Plan((Launch(kernel, (ceil_div(groups, tile.rows), 1, 1), tuple(args)),))
 
 

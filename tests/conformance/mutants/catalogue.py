@@ -14,6 +14,7 @@ from . import (
     holes,
     losses,
     means,
+    microscales,
     norms,
     optimizers,
     pages,
@@ -32,7 +33,20 @@ from .registry import Mutant, found
 
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
-    *(gated_products, losses, means, norms, optimizers, weights, varlen, pages, products, quantisers, ropes),
+    *(
+        gated_products,
+        losses,
+        means,
+        microscales,
+        norms,
+        optimizers,
+        weights,
+        varlen,
+        pages,
+        products,
+        quantisers,
+        ropes,
+    ),
     *(samples, scaled_products, softmaxes, sources, tables),
 )
 """Whose mutants these are."""
