@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from portable import dtypes
 from portable.backend import Backend
 from portable.dispatch import (
     arguments,
@@ -27,6 +28,7 @@ from portable.dispatch import (
 from portable.dispatch.compiled_call import CompiledCall
 from portable.errors import (
     NotATensorError,
+    ParameterError,
     SignatureError,
     UnknownOpError,
     UnsupportedGradientError,
@@ -123,6 +125,11 @@ class Op:
         self._shape_at = 0 if slot is None else list(spec.inputs).index(slot)
         self._plan_key, self._unguarded = fast_path.plan_key(spec), fast_path.unguarded(spec)
         self.bind = signature.bind
+        self._dtypes = {
+            at: {name: dtypes.of(name).storage for name in param.choices}
+            for at, param in enumerate(spec.params.values())
+            if param.type == "dtype"
+        }
         self._overload = torch_library.define(spec, signature, self.run, self._fake, op)
         self._out_overload = (
             torch_library.define_out(spec, signature, self.run, self._fake) if spec.out else None
@@ -259,11 +266,24 @@ class Op:
             inputs = torch_library.autocast_inputs(self.spec, inputs, device_type)
             with torch.autocast(device_type, enabled=False):
                 return self.call_through_torch(inputs, params, out)
+        params = self._with_dtypes(params)
         named = dict(zip(self._signature.names, self._signature.join(inputs, params), strict=False))
         if out is None or self._out_overload is None:
             return self._overload(**named)
         self._out_overload(**named, out=out)
         return out
+
+    def _with_dtypes(self, params: Sequence[Any]) -> Sequence[Any]:
+        """The parameters, those that say a dtype as torch's dispatcher takes them, which knows no names.
+        Raises ParameterError."""
+        found = list(params)
+        for at, by_name in self._dtypes.items():
+            value = found[at]
+            found[at] = by_name.get(value.removeprefix("torch.")) if isinstance(value, str) else value
+            if not isinstance(found[at], torch.dtype):
+                param = list(self.spec.params.values())[at]
+                raise ParameterError(self.spec.op, param.name, value, param.expected)
+        return found
 
     def run(self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None) -> Any:
         """Compute on real tensors, whatever torch's dispatcher has on top: no autograd, no tracing."""

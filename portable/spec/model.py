@@ -171,8 +171,9 @@ class Param:
             return isinstance(value, bool)
         if self.type == "choice":
             return isinstance(value, str) and value in self.choices
-        if self.type == "dtype":
-            return str(value).removeprefix("torch.") in self.choices
+        if self.type == "dtype":  # torch's, or its name
+            named = isinstance(value, str) or type(value).__module__ == "torch"
+            return named and str(value).removeprefix("torch.") in self.choices
         number = (int, float) if self.type == "float" else int
         return isinstance(value, number) and not isinstance(value, bool)
 

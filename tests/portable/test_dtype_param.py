@@ -50,6 +50,10 @@ def error_scale(x, shift=None):
 """
 
 
+class Wrapped(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
 @pytest.fixture
 def folder(tmp_path):
     """The op's folder, on the search path."""
@@ -77,6 +81,16 @@ def test_a_dtype_that_no_row_has_is_refused_beside_what_was_given(folder):
         portable.cast_sum(torch.ones(2, 6), output_dtype=16)
     with pytest.raises(errors.PortableError, match="output_dtype"):
         portable.cast_sum(torch.ones(2, 6))
+
+
+@pytest.mark.parametrize("guise", [torch.clone, torch.nn.Parameter, lambda x: x.as_subclass(Wrapped)])
+def test_a_name_is_a_dtype_whatever_way_a_call_goes(folder, guise):
+    x = guise(torch.arange(12.0).reshape(2, 6))
+    for name in ("bfloat16", "torch.bfloat16"):
+        assert portable.cast_sum(x, output_dtype=name).dtype == torch.bfloat16
+    for wrong in ("float16", "half a float", 10**5000, torch.int8):
+        with pytest.raises(errors.ParameterError, match="output_dtype"):
+            portable.cast_sum(x, output_dtype=wrong)
 
 
 def test_vmap_passes_it(folder):
