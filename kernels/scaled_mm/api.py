@@ -1,7 +1,7 @@
 """The public function over this folder's ops: `scaled_mm` with torch.nn.functional.scaled_mm's arguments.
 
 The ops themselves are `torch.ops.portable.scaled_mm`, with a scale per row and column, and
-`torch.ops.portable.scaled_mm_block`, with a scale per block.
+`torch.ops.portable.scaled_mm_block` and `torch.ops.portable.scaled_mm_mx`, with a scale per block.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from torch import Tensor
 from portable.dispatch import dispatcher
 from portable.dispatch.arguments import check_flag, check_tensor, documented
 from portable.errors import DtypeError, ParameterError, RankError, ShapeError, listed, nearest
-from portable.kernels.scaled_mm.reference import BLOCK
+from portable.kernels.scaled_mm.reference import BLOCK, MX_GROUP
 from portable.layout import ceil_div
 
 _rows_op: Any = dispatcher.op("scaled_mm")
 _block_op: Any = dispatcher.op("scaled_mm_block")
+_mx_op: Any = dispatcher.op("scaled_mm_mx")
 _NAME = "scaled_mm"
-TENSOR, ROW, OF_A, OF_B = "TensorWise", "RowWise", "BlockWise1x128", "BlockWise128x128"
-RECIPES = (TENSOR, ROW, OF_A, OF_B)
-LATER = ("BlockWise1x16", "BlockWise1x32")
-"""torch's recipes of NVFP4 and MX."""
+TENSOR, ROW, OF_A, OF_B, MX = "TensorWise", "RowWise", "BlockWise1x128", "BlockWise128x128", "BlockWise1x32"
+RECIPES = (TENSOR, ROW, OF_A, OF_B, MX)
+TOGETHER = ((OF_A, OF_B), (MX, MX))
+LATER = ("BlockWise1x16",)
+"""torch's recipe of NVFP4."""
 OPERANDS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz)
 ALIGNED = 4
 """torch pads scale_b's blocks along K to multiples of so many."""
@@ -55,7 +57,7 @@ def scaled_mm(
     mat_a is (M, K), mat_b (K, N), in any strides; instructions read a row-major mat_a and a column-major
     mat_b, as of a weight (N, K) transposed. Types: float8_e4m3fn with itself or float8_e5m2 on either side,
     and float8_e4m3fnuz, gfx942's, with itself; the types decide what codes mean, never the device. Scales
-    are float32, in any strides, and multiply: value = code * scale.
+    are float32 but for MX, in any strides, and multiply: value = code * scale.
 
     A recipe is a member of torch.nn.functional.ScalingType, or its name where torch has no such enum:
 
@@ -64,27 +66,30 @@ def scaled_mm(
       (ceil(K / 128), ceil(N / 128)). The first axis of scale_b is along K, as mat_b's is, also where K == N,
       and never the other way round. torch pads it along K to a multiple of 4 blocks: that shape is taken
       too, and the rows beyond are not read.
+    - "BlockWise1x32" of both, MXFP8: scales of float8_e8m0fnu as `quantize_mx` gives them of rows of mat_a
+      and of columns of mat_b: scale_a (M, ceil(K / 32)), scale_b (N, ceil(K / 32)), without a swizzle.
 
     The products are summed in float32; then ((sum * scale_a) * scale_b) + bias, or by blocks the sum over
-    blocks of 128 along K of (scale_a * scale_b) * their sum, then bias; one rounding to output_dtype:
+    blocks of 128 along K of (scale_a * scale_b) * their sum, or by groups of 32 of (their sum * scale_a) *
+    scale_b, then bias; one rounding to output_dtype:
     bfloat16 (None means it too), float16 or float32. bias is (N,), of output_dtype. use_fast_accum lets
     matrix cores keep 13 bits of a sum where they are faster so, as Hopper's are; without it Hopper's sums are
     brought to float32 every 128 products. A NaN poisons its row or column alone. There is no gradient.
 
     Of torch's other arguments swizzles must be None or NO_SWIZZLE, and contraction_dim () or (1, 0).
     Raises RankError, ShapeError, DtypeError, NotATensorError, DeviceError or ParameterError that name the
-    argument. BlockWise1x32 (MX) and BlockWise1x16 (NVFP4) are not supported yet.
+    argument. BlockWise1x16 (NVFP4) and the swizzled scales of MX are not supported yet.
     Source: torch 2.13; blocks as in DeepSeek-V3 (2024), section 3.3.
     """
     check_flag(_NAME, "use_fast_accum", use_fast_accum)
     rows, length, columns = _sizes(mat_a, mat_b)
     recipes = _recipe("scale_recipe_a", scale_recipe_a), _recipe("scale_recipe_b", scale_recipe_b)
-    if not set(recipes) <= {TENSOR, ROW} and recipes != (OF_A, OF_B):
+    if not set(recipes) <= {TENSOR, ROW} and recipes not in TOGETHER:
         pair = f"{recipes[1]} beside a scale_recipe_a of {recipes[0]}"
         raise ParameterError(_NAME, "scale_recipe_b", pair, _expected())
     for name, swizzle in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
         if _member(_one(swizzle)) not in (None, "NO_SWIZZLE"):
-            expected = "None or NO_SWIZZLE: scales of float32 have no swizzle"
+            expected = "None or NO_SWIZZLE: scales in rows, which have no swizzle"
             raise ParameterError(_NAME, name, swizzle, expected)
     if tuple(each % 2 if isinstance(each, int) else each for each in contraction_dim) not in ((), (1, 0)):
         expected = "() or (1, 0): mat_a's second dimension with mat_b's first"
@@ -93,9 +98,14 @@ def scaled_mm(
     output_dtype = torch.bfloat16 if output_dtype is None else output_dtype
     if bias is not None and check_tensor(_NAME, "bias", bias).dtype != output_dtype:
         raise DtypeError(_NAME, "bias", bias.dtype, f"{output_dtype}, as output_dtype says")
-    scales = _scale("scale_a", scale_a), _scale("scale_b", scale_b)
+    kind = torch.float8_e8m0fnu if recipes == (MX, MX) else torch.float32
+    scales = _scale("scale_a", scale_a, kind), _scale("scale_b", scale_b, kind)
     if recipes == (OF_A, OF_B):
         op, left, right = _block_op, *_of_blocks(*scales, rows, length, columns)
+    elif recipes == (MX, MX):
+        op = _mx_op
+        left = _of_groups("scale_a", scales[0], "M", rows, length)
+        right = _of_groups("scale_b", scales[1], "N", columns, length)
     else:
         op = _rows_op
         left = _expanded("scale_a", scales[0], recipes[0], (rows, 1))
@@ -129,7 +139,7 @@ def _member(value: Any) -> Any:
 
 def _expected() -> str:
     return (
-        f"{TENSOR!r} or {ROW!r} on each side, or {OF_A!r} of mat_a with {OF_B!r} of mat_b "
+        f"{TENSOR!r} or {ROW!r} on each side, {OF_A!r} of mat_a with {OF_B!r} of mat_b, or {MX!r} of both "
         "(names, or members of torch.nn.functional.ScalingType)"
     )
 
@@ -138,18 +148,21 @@ def _recipe(name: str, given: Any) -> str:
     """A recipe by its name. Raises ParameterError."""
     names = [_member(each) for each in (given if isinstance(given, (list, tuple)) else [given])]
     if any(each in LATER for each in names):
-        raise ParameterError(_NAME, name, given, f"{_expected()}; MX and NVFP4 are not supported yet")
+        raise ParameterError(_NAME, name, given, f"{_expected()}; NVFP4 is not supported yet")
     if len(names) != 1 or names[0] not in RECIPES:
         hint = nearest(names[0], RECIPES) if names and isinstance(names[0], str) else ""
         raise ParameterError(_NAME, name, given, _expected(), hint.strip())
     return names[0]
 
 
-def _scale(name: str, given: Any) -> Tensor:
-    """A tensor of scales. Raises NotATensorError or DtypeError."""
+def _scale(name: str, given: Any, kind: torch.dtype) -> Tensor:
+    """A tensor of scales of this dtype. Raises NotATensorError or DtypeError."""
     scale = check_tensor(_NAME, name, _one(given))
-    if scale.dtype != torch.float32:
-        raise DtypeError(_NAME, name, scale.dtype, "torch.float32", f"Convert it with {name}.float()")
+    if scale.dtype != kind:
+        remedy = f"Convert it with {name}.float()"
+        if kind != torch.float32:
+            remedy = f"Bytes of exponents become that with {name}.view({kind})"
+        raise DtypeError(_NAME, name, scale.dtype, f"{kind}, as its recipe says", remedy)
     return scale
 
 
@@ -161,6 +174,15 @@ def _expanded(name: str, scale: Tensor, recipe: str, shape: tuple[int, int]) -> 
         return scale.reshape(1, 1).expand(shape)
     if tuple(scale.shape) != shape:
         raise ShapeError(_NAME, name, tuple(scale.shape), f"{shape}, as its recipe is {ROW}")
+    return scale
+
+
+def _of_groups(name: str, scale: Tensor, axis: str, lines: int, length: int) -> Tensor:
+    """Scales of MX, a row of them for each row of mat_a or column of mat_b. Raises ShapeError."""
+    wanted = (lines, ceil_div(length, MX_GROUP))
+    if tuple(scale.shape) != wanted:
+        expected = f"{wanted}, ({axis}, ceil(K / {MX_GROUP})), as its recipe is {MX}"
+        raise ShapeError(_NAME, name, tuple(scale.shape), expected, "Swizzled scales go in as rows")
     return scale
 
 

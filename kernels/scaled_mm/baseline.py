@@ -10,6 +10,7 @@ from torch import Tensor
 
 from portable import dtypes
 from portable.kernels.scaled_mm import torch_impl
+from portable.kernels.scaled_mm.reference import MX_GROUP
 
 
 def scaled_mm(
@@ -37,3 +38,16 @@ def scaled_mm_block(
         mat_a, mat_b, scale_a, kinds.BlockWise1x128, scale_b, kinds.BlockWise128x128,
         bias=bias, output_dtype=dtypes.of(output_dtype).storage, use_fast_accum=use_fast_accum,
     )  # fmt: skip
+
+
+def scaled_mm_mx(
+    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    *, output_dtype: Any, use_fast_accum: bool = False,
+) -> Tensor:  # fmt: skip
+    """A product in bfloat16 of the numbers times their scales: torch.nn.functional.scaled_mm takes these on
+    Blackwell and gfx950 alone."""
+    length, low = mat_a.shape[1], torch.bfloat16
+    a = mat_a.to(low) * scale_a.to(low).repeat_interleave(MX_GROUP, 1)[:, :length]
+    b = mat_b.to(low) * scale_b.to(low).repeat_interleave(MX_GROUP, 1)[:, :length].T
+    c = (a @ b).to(dtypes.of(output_dtype).storage)
+    return c if bias is None else c + bias

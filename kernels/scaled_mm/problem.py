@@ -26,13 +26,16 @@ class Scale:
 class ScaledProblem:
     """c = (a @ b) * scale_a * scale_b + bias in `product`, whose a, b and c are "mat_a", "mat_b" and "c".
 
-    `blocked`: the scales are those of blocks of 128. `fast` allows sums in less than float32 to their end."""
+    `blocked`: the scales are those of blocks of 128. `mx`: they are bytes of e8m0, those of 32 along k of a
+    row of a and of a column of b, which is scale_b's first index. `fast` allows sums in less than float32 to
+    their end."""
 
     product: Problem
     scale_a: Scale
     scale_b: Scale
     blocked: bool
     fast: bool
+    mx: bool = False
 
     @property
     def k_blocks(self) -> int:
@@ -40,8 +43,8 @@ class ScaledProblem:
         return ceil_div(self.product.K, BLOCK)
 
 
-def from_call(call: Call, blocked: bool) -> ScaledProblem:
-    """The problem of a call of scaled_mm or, `blocked`, of scaled_mm_block."""
+def from_call(call: Call, blocked: bool, mx: bool = False) -> ScaledProblem:
+    """The problem of a call of scaled_mm or, `blocked`, of scaled_mm_block or, `mx`, of scaled_mm_mx."""
     (M, K), N = call["mat_a"].shape, call["mat_b"].shape[1]
     sides = {"mat_a": (M, K), "mat_b": (K, N), "c": (M, N)}
     a, b, c = (_operand(name, call[name], *sizes) for name, sizes in sides.items())
@@ -52,7 +55,7 @@ def from_call(call: Call, blocked: bool) -> ScaledProblem:
         bias_alignment=16 if bias is None else bias.alignment,
     )  # fmt: skip
     scale_a, scale_b = (Scale(name, *call[name].strides) for name in ("scale_a", "scale_b"))
-    return ScaledProblem(product, scale_a, scale_b, blocked, call.params["use_fast_accum"])
+    return ScaledProblem(product, scale_a, scale_b, blocked, call.params["use_fast_accum"], mx)
 
 
 def _operand(name: str, info: TensorInfo, rows: int, cols: int) -> Operand:

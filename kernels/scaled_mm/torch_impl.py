@@ -13,7 +13,7 @@ from torch import Tensor
 
 from portable import dtypes
 from portable.kernels._lib.torch_products import float32_products
-from portable.kernels.scaled_mm.reference import BLOCK
+from portable.kernels.scaled_mm.reference import BLOCK, MX_GROUP
 
 
 def scaled_mm(
@@ -38,6 +38,18 @@ def scaled_mm_block(
         for block, start in enumerate(range(0, len(b), BLOCK)):
             part = torch.matmul(a[:, start : start + BLOCK], b[start : start + BLOCK])
             c = c + part * (scale_a[:, block : block + 1] * of_columns[block : block + 1])
+    return _result(c, bias, output_dtype)
+
+
+def scaled_mm_mx(
+    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    *, output_dtype: Any, use_fast_accum: bool = False,
+) -> Tensor:  # fmt: skip
+    """The product of the numbers times their scales, powers of two: exact in float32."""
+    length = mat_a.shape[1]
+    of_a, of_b = (each.float().repeat_interleave(MX_GROUP, 1)[:, :length] for each in (scale_a, scale_b))
+    with float32_products(mat_a.device):
+        c = torch.matmul(mat_a.float() * of_a, mat_b.float() * of_b.T)
     return _result(c, bias, output_dtype)
 
 

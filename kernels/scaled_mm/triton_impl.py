@@ -1,4 +1,4 @@
-"""scaled_mm and scaled_mm_block in Triton, for every layout, type and vendor.
+"""scaled_mm, scaled_mm_block and scaled_mm_mx in Triton, for every layout, type and vendor.
 
 Each program of `scaled_tile` computes one BLOCK_M x BLOCK_N tile, with loads through pointers. Where the GPU
 has instructions for both operands' types, codes go into the product as they are; elsewhere a thread makes
@@ -34,6 +34,7 @@ from portable.kernels.matmul.triton.plan import (
 )
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
 from portable.kernels.scaled_mm.problem import BLOCK, ScaledProblem, from_call
+from portable.kernels.scaled_mm.reference import MX_GROUP
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
@@ -50,18 +51,27 @@ def multiplied(a, b, total, A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROM
 
 
 @triton.jit
+def power(code):
+    """The power of two of an e8m0 code, uint8."""
+    code = code.to(tl.int32)
+    bits = tl.where(code == 0, 0x00400000, code << 23)
+    return tl.where(code == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def scaled_tile(
     a_ptr, a_row, a_col, b_ptr, b_row, b_col, c_ptr, c_row, c_col,
     sa_ptr, sa_outer, sa_inner, sb_ptr, sb_outer, sb_inner, bias_ptr, M, N, K,
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, C_UNIT: tl.constexpr,
-    UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, BLOCKED: tl.constexpr,
+    UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, BLOCKED: tl.constexpr, MX: tl.constexpr,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of c. A_UNIT, B_UNIT and C_UNIT name the index with unit stride ("row", "col" or None), whose
     stride is the constant 1. BLOCKED: the scales are those of 128 elements along k, of which BLOCK_K is a
-    part, and of 128 columns of b; each part's products are added up and scaled."""
+    part, and of 128 columns of b; each part's products are added up and scaled. MX: the scales are e8m0 codes
+    of BLOCK_K along k of a row of a, and of a column of b, which is their first index."""
     enter_pdl(PDL)
     start_m, start_n = tile_starts(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     if A_UNIT == "col":
@@ -105,6 +115,8 @@ def scaled_tile(
             sb_ptrs = sb_ptr + (start_n // 128).to(tl.int64) * sb_inner
         else:
             sb_ptrs = sb_ptr + ((start_n + offs_n) // 128).to(tl.int64) * sb_inner
+    if MX:
+        sb_ptrs = sb_ptr + (start_n + offs_n).to(tl.int64) * sb_outer
     for start in range(0, K, BLOCK_K):
         if EVEN_K:
             a = tl.load(a_ptrs, mask=in_m[:, None], other=0.0)
@@ -123,12 +135,19 @@ def scaled_tile(
                 scales = scale_a[:, None] * scale_b[None, :]
             part = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             total += multiplied(a, b, part, A_FORMAT, B_FORMAT, None) * scales
+        elif MX:
+            group = tl.cast(start // BLOCK_K, tl.int64)
+            scale_a = power(tl.load(sa_ptrs + group * sa_inner, mask=in_m, other=127))
+            scale_b = power(tl.load(sb_ptrs + group * sb_inner, mask=in_n, other=127))
+            part = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            part = multiplied(a, b, part, A_FORMAT, B_FORMAT, None)
+            total += part * scale_a[:, None] * scale_b[None, :]
         else:
             total = multiplied(a, b, total, A_FORMAT, B_FORMAT, PROMOTE)
         a_ptrs += a_step
         b_ptrs += b_step
 
-    if not BLOCKED:
+    if not BLOCKED and not MX:
         scale_b = tl.load(sb_ptr + (start_n + offs_n).to(tl.int64) * sb_inner, mask=in_n, other=0.0)
         total = total * tl.load(sa_ptrs, mask=in_m, other=0.0)[:, None] * scale_b[None, :]
     if bias_ptr is not None:
@@ -147,6 +166,11 @@ def blocks(call: Call) -> Plan | Rejected:
     return plan(from_call(call, blocked=True), call)
 
 
+def mx(call: Call) -> Plan | Rejected:
+    """Plan scaled_mm_mx: scale_a [M, ceil(K / 32)] and scale_b [N, ceil(K / 32)] in e8m0."""
+    return plan(from_call(call, blocked=False, mx=True), call)
+
+
 def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     """One launch, with the tile and compiler options of `call.config`."""
     product, device = problem.product, call.device
@@ -155,7 +179,7 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
         return Rejected("an operand has no unit stride")
     native = has_instructions(device, product.a.dtype, product.b.dtype)
     unit = unit_of(product)
-    config = fitted(call.config, unit, device, native)
+    config = fitted({**call.config, **({"BLOCK_K": MX_GROUP} if problem.mx else {})}, unit, device, native)
     needed = shared_bytes(product, config, device)
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     tiles = ceil_div(product.M, block_m) * ceil_div(product.N, block_n)
@@ -167,6 +191,7 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
         *layout_constants(product, unit, block_k),
         *(() if product.bias else (("bias_ptr", None),)),
         ("BLOCKED", problem.blocked),
+        ("MX", problem.mx),
         ("A_FORMAT", None if native else format_of(product.a.dtype)),
         ("B_FORMAT", None if native else format_of(product.b.dtype)),
         ("PROMOTE", min(BLOCK, block_k) if native and not problem.fast else None),

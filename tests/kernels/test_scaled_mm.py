@@ -70,6 +70,25 @@ def test_a_scale_for_each_block(padded, major):
     torch.testing.assert_close(ref[:, :128], by_hand)
 
 
+def test_a_power_of_two_for_each_32():
+    a, weight = (torch.randn(rows, K, generator=torch.Generator().manual_seed(rows)) for rows in (M, N))
+    (qa, sa), (qb, sb) = (portable.quantize_mx(each, dtype=torch.float8_e4m3fn) for each in (a, weight))
+    call = qa, qb.t(), sa, "BlockWise1x32", sb, "BlockWise1x32"
+    c = portable.scaled_mm(*call, output_dtype=torch.float32)
+    wide = [each.double() for each in (qa, qb.t())] + [each.float().double() for each in (sa, sb)]
+    close(c, reference.scaled_mm_mx(*wide), torch.float32)
+    by_hand = sum(
+        wide[0][3, k : k + 32] @ wide[1][k : k + 32, 5] * wide[2][3, k // 32] * wide[3][5, k // 32]
+        for k in range(0, K, 32)
+    )
+    torch.testing.assert_close(c[3, 5].double(), by_hand, rtol=1e-5, atol=1e-5)
+    error = (c.double() - a.double() @ weight.double().T).norm() / c.double().norm()
+    assert 0.005 < error < 0.06  # of two roundings to three bits
+    strided = sa.view(torch.uint8).t().contiguous().t().view(sa.dtype)
+    call = qa, qb.t(), strided, "BlockWise1x32", sb, "BlockWise1x32"
+    assert torch.equal(portable.scaled_mm(*call, output_dtype=torch.float32), c)
+
+
 def test_in_a_square_the_first_axis_of_scale_b_is_along_k():
     a = torch.zeros(1, 256)
     a[0, 200] = 1.0  # in the second block of k
@@ -115,7 +134,8 @@ def test_torch_decodes_every_code_as_we_do(name):
 
 
 E4, E5, FNUZ = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz
-ROW, OF_A, OF_B = "RowWise", "BlockWise1x128", "BlockWise128x128"
+E8 = torch.float8_e8m0fnu
+ROW, OF_A, OF_B, MX = "RowWise", "BlockWise1x128", "BlockWise128x128", "BlockWise1x32"
 ONE = torch.ones(1)
 
 
@@ -152,7 +172,11 @@ def refused(error, says, a=None, b=None, sa=ONE, kind_a="TensorWise", sb=ONE, ki
         (errors.ParameterError, "BlockWise128x128 beside a scale_recipe_a of RowWise",
          {"kind_a": ROW, "kind_b": OF_B}),
         (errors.ParameterError, "BlockWise1x128 beside", {"kind_a": OF_A, "kind_b": OF_A}),
-        (errors.ParameterError, "scale_recipe_a' .*not supported yet", {"kind_a": "BlockWise1x32"}),
+        (errors.ParameterError, "TensorWise beside a scale_recipe_a of BlockWise1x32", {"kind_a": MX}),
+        (errors.DtypeError, "scale_a' has dtype torch.float32; expected torch.float8_e8m0fnu",
+         {"kind_a": MX, "kind_b": MX}),
+        (errors.ShapeError, r"scale_b' has shape \(9, 144\); expected \(144, 9\), \(N, ceil\(K / 32\)\)",
+         {"sa": torch.ones(M, 9).to(E8), "sb": torch.ones(9, N).to(E8), "kind_a": MX, "kind_b": MX}),
         (errors.ParameterError, "not supported yet", {"kind_b": ["BlockWise1x16", "TensorWise"]}),
         (errors.ParameterError, "Did you mean 'RowWise'", {"kind_b": "Rowwise"}),
         (errors.ParameterError, "scale_recipe_b' is 1", {"kind_b": 1}),

@@ -1,4 +1,4 @@
-"""Wrong quantisers of MX: a power of two per 32 neighbours, with one step replaced."""
+"""Wrong quantisers of MX, a power of two per 32 neighbours, and wrong products of theirs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 from portable.kernels._lib import minifloat
 from portable.kernels.quantize_mx import reference
 
-from .registry import Edit, adder, source
+from .registry import Edit, adder, mutant, source
+from .tools import right
 
 SCALE = "quantize_mx/scale.h"
 TRITON = "quantize_mx/triton_impl.py"
@@ -150,4 +151,32 @@ source(
 source(
     *("quantize_mx", "triton", "gfx942", "exponents that wrap below 0"),
     Edit(TRITON, "code = tl.maximum(power, 0)", "code = power & 0xFF"),
+)
+
+
+def _product(name, change):
+    """The right product of MX scales that `change` replaces."""
+
+    @mutant("scaled_mm_mx", name)
+    def _(mat_a, mat_b, scale_a, scale_b, bias=None, *, output_dtype, use_fast_accum=False):
+        bytes_ = (each.view(torch.uint8) for each in (scale_a, scale_b))
+        scales = (each.contiguous().view(torch.float8_e8m0fnu) for each in change(*bytes_))
+        return right("scaled_mm_mx")(mat_a, mat_b, *scales, bias, output_dtype=output_dtype)
+
+
+_product("scales of a and of b exchanged where M == N", lambda a, b: (b, a) if a.shape == b.shape else (a, b))
+_product("scales of a from the group before", lambda a, b: (a.roll(1, 1), b))
+_product("scales of b of the first group for all", lambda a, b: (a, b[:, :1].expand(b.shape)))
+_product("a bias of 126", lambda a, b: (torch.where(a < 254, a + 1, a), b))
+_product("NaN of a scale taken for 2^127", lambda a, b: (a.clamp(max=254), b.clamp(max=254)))
+_product("square scales transposed", lambda a, b: (a.T, b) if len(a) == a.shape[1] else (a, b))
+
+
+source(
+    *("scaled_mm_mx", "triton", "gfx942", "scales of b not moved along k"),
+    Edit("scaled_mm/triton_impl.py", "sb_ptrs + group * sb_inner", "sb_ptrs"),
+)
+source(
+    *("scaled_mm_mx", "triton", "gfx942", "the code of NaN a power like others"),
+    Edit("scaled_mm/triton_impl.py", "tl.where(code == 255, 0x7FC00000, bits)", "bits"),
 )
