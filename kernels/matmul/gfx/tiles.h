@@ -9,6 +9,7 @@
 
 #include "_lib/amdgcn/lds.h"
 #include "matmul/gfx/output.h"
+#include "matmul/gfx/raster.h"
 
 #if GATED && !B_K_MAJOR
 #error "gate and up must be K-major"
@@ -193,26 +194,6 @@ template <int ROWS> struct TileCopy<ROWS, false, false> {
         return line % 2 == 0 ? (low & 0xffffu) | high << 16 : low >> 16 | (high & 0xffff0000u);
     }
 };
-
-struct TileCorner {
-    int m, n;
-};
-
-// The raster: the tile of block `id` of `tiles_m` x `tiles_n`. Consecutive blocks run on the package's XCDs
-// round-robin, each with an L2 of its own: each XCD gets a contiguous share (XCD swizzle), which is numbered in groups
-// of GROUP_M tile rows, down the columns of a group, so that neighbours share operands.
-template <int XCDS> DEVICE TileCorner tile_corner(int id, int tiles_m, int tiles_n) {
-    const int total = tiles_m * tiles_n;
-    if (XCDS > 1) {
-        const int xcd = id % XCDS;
-        id = xcd * (total / XCDS) + min(xcd, total % XCDS) + id / XCDS;
-    }
-    constexpr int GROUP_M = 8;
-    const int group = id / (GROUP_M * tiles_n);
-    const int height = min(GROUP_M, tiles_m - group * GROUP_M);
-    const int rest = id - group * GROUP_M * tiles_n;
-    return {(group * GROUP_M + rest % height) * TILE_M, rest / height * TILE_N};
-}
 
 // One tile of c by one block. Core holds the accumulators: `add(a_tile, b_tile)` adds the product of two
 // LDS tiles, `store(output, m, n)` writes them. LDS has two stages: while the matrix cores work on one,

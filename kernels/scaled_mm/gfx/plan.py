@@ -1,0 +1,110 @@
+"""The plan of scaled.hip: products in 8 bits on AMD's matrix units."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from portable import dtypes
+from portable.kernels._lib.minifloat import format_type
+from portable.kernels.matmul.launch_args import ceil
+from portable.kernels.matmul.problem import Problem
+from portable.kernels.scaled_mm.problem import ScaledProblem, from_call
+from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
+
+_SOURCE = Path(__file__).with_name("scaled.hip")
+_MAX_EXTENT = 2**31 - 256
+_MAX_TILES = 2**32 // 256 - 1  # a grid counts fewer than 2^32 threads
+_WAVES = 4
+LARGE, SMALL = (128, 128), (64, 64)
+OCP, FNUZ = ("float8_e4m3fn", "float8_e5m2"), ("float8_e4m3fnuz", "float8_e5m2fnuz")
+
+
+def rows(call: Call) -> Plan | Rejected:
+    """scaled_mm: a scale for each row of a and each column of b."""
+    return plan(from_call(call, blocked=False), call)
+
+
+def blocks(call: Call) -> Plan | Rejected:
+    """scaled_mm_block: a scale for 128 k of each row of a, and for 128 k and 128 columns of b."""
+    return plan(from_call(call, blocked=True), call)
+
+
+def native(device: Device, *types: str) -> bool:
+    """Whether the GPU has matrix instructions for operands of these types."""
+    if device.arch == "gfx942":
+        return all(each in FNUZ for each in types)
+    return (device.arch == "gfx950" or device.arch.startswith("gfx12")) and all(each in OCP for each in types)
+
+
+def tile(problem: ScaledProblem, device: Device) -> tuple[int, int]:
+    """Rows and columns of a tile: 128 of each where that gives every multiprocessor one and lanes, of waves
+    of 64, hold the accumulators, else 64."""
+    product = problem.product
+    many = ceil(product.M, LARGE[0]) * ceil(product.N, LARGE[1]) >= device.multiprocessors
+    return LARGE if many and device.warp_size == 64 else SMALL
+
+
+def aligned(product: Problem) -> bool:
+    """Whether 16-byte loads with 31-bit offsets reach every 16 codes of both operands."""
+    for operand, lines, along_k in product.sides:
+        along, across = (product.K, lines) if along_k else (lines, product.K)
+        if not operand.aligned_to(16) or along % 16 or (across + 128) * operand.leading >= 2**31:
+            return False
+    return True
+
+
+def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
+    """One launch."""
+    product, device = problem.product, call.device
+    a, b, c = product.a, product.b, product.c
+    if None in (a.unit_stride, b.unit_stride):
+        return Rejected("an operand has no unit stride")
+    if max(product.M, product.N, product.K) > _MAX_EXTENT:
+        return Rejected(f"M, N and K must be at most {_MAX_EXTENT}")
+    tile_m, tile_n = tile(problem, device)
+    tiles_m, tiles_n = ceil(product.M, tile_m), ceil(product.N, tile_n)
+    if tiles_m * tiles_n > _MAX_TILES:
+        return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {_MAX_TILES} blocks")
+    kernel = NativeKernel(
+        _SOURCE,
+        "scaled_mm",
+        _WAVES * device.warp_size,
+        defines=(
+            ("R", dtypes.of(c.dtype).c),
+            ("NATIVE", int(native(device, a.dtype, b.dtype))),
+            ("A_FORMAT", format_type(a.dtype)),
+            ("B_FORMAT", format_type(b.dtype)),
+            ("A_E5M2", int("e5m2" in a.dtype)),
+            ("B_E5M2", int("e5m2" in b.dtype)),
+            ("ALIGNED", int(device.warp_size == 64 and aligned(product))),
+            ("A_K_MAJOR", int(a.unit_stride == "col")),
+            ("B_K_MAJOR", int(b.unit_stride == "row")),
+            ("TILE_M", tile_m),
+            ("TILE_N", tile_n),
+            ("DIES", 8 if device.arch in ("gfx942", "gfx950") else 1),
+            ("HAS_BIAS", int(product.bias is not None)),
+            ("BLOCKED", int(problem.blocked)),
+        ),
+    )
+    integers = {"M": product.M, "N": product.N, "K": product.K, "tiles_m": tiles_m, "tiles_n": tiles_n}
+    strides = {
+        "a_leading": a.leading,
+        "b_leading": b.leading,
+        "c_row": c.row,
+        "c_col": c.col,
+        "scale_a_row": problem.scale_a.outer,
+        "scale_a_k": problem.scale_a.inner,
+        "scale_b_k": problem.scale_b.outer,
+        "scale_b_col": problem.scale_b.inner,
+    }
+    args: tuple[tuple[str, Argument], ...] = (
+        ("a", Pointer(a.tensor)),
+        ("b", Pointer(b.tensor)),
+        ("scale_a", Pointer("scale_a")),
+        ("scale_b", Pointer("scale_b")),
+        ("bias", Scalar("i64", 0) if product.bias is None else Pointer(product.bias)),
+        ("c", Pointer(c.tensor)),
+        *((name, Scalar("i32", value)) for name, value in integers.items()),
+        *((name, Scalar("i64", value)) for name, value in strides.items()),
+    )
+    return Plan((Launch(kernel, (tiles_m * tiles_n, 1, 1), args),))

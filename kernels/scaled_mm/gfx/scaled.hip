@@ -1,0 +1,223 @@
+// c = (a @ b) * scale_a * scale_b + bias of operands in 8 bits, on AMD's matrix units (codes.h).
+//
+// -DTILE_M -DTILE_N: a block's tile, of WAVES_M x WAVES_N waves. Tiles of TILE_K along k lie in LDS, lines along k, as codes;
+// while the matrix units work on them, the next ones are loaded to registers. Blocks that share a compute unit take turns.
+//
+// -DALIGNED=1, on CDNA: lines begin and end at multiples of 16 bytes, within 2^31. -DA_K_MAJOR, -DB_K_MAJOR: 1 where
+// neighbours in memory are neighbours in k. -DR: c's and bias' type. -DHAS_BIAS. -DDIES: XCDs. -DBLOCKED=1: the scales are
+// those of a TILE_K along k, and of 128 columns of b; the sum of each is scaled and added to the total.
+#include "_lib/amdgcn/lds.h"
+#include "codes.h"
+#include "matmul/gfx/raster.h"
+
+constexpr int TILE_K = 128, BLOCK = 128;
+constexpr int WAVES_M = 2, WAVES_N = 2;
+constexpr int THREADS = WAVES_M * WAVES_N * WARP;
+constexpr int LINE = TILE_K;  // bytes of a line in LDS
+constexpr int M_FRAGMENTS = TILE_M / WAVES_M / FRAGMENT, N_FRAGMENTS = TILE_N / WAVES_N / FRAGMENT;
+
+// Where the 16 bytes from `k` of a line lie in LDS: so that lanes that read or write together meet in no bank.
+DEVICE int place(int line, int k) { return line * LINE + ((k / 16 ^ line & 7) * 16 | k % 16); }
+
+// Memory; what lies at BEYOND reads as zero.
+constexpr int BEYOND = static_cast<int>(0x80000000u);
+struct Memory {
+    __amdgpu_buffer_rsrc_t resource;
+
+    DEVICE explicit Memory(const uint8_t* data)
+        : resource(__builtin_amdgcn_make_buffer_rsrc(const_cast<uint8_t*>(data), 0, 0x7fffffff, 0x00020000)) {}
+
+    // 16 bytes from byte `lane` + `wave`, of which the second is the same for all lanes.
+    DEVICE words<16> load(int lane, int wave) const {
+        return __builtin_bit_cast(words<16>, __builtin_amdgcn_raw_buffer_load_b128(resource, lane, wave, 0));
+    }
+};
+
+// A tile of LINES x TILE_K codes on its way from memory to LDS, 16 at a time. Lines beyond the matrix are some other's or
+// zero, k beyond it is zero.
+template <int LINES, bool K_MAJOR> struct CodeTile {
+    static constexpr int ALONG = (K_MAJOR ? TILE_K : LINES) / 16;
+    static constexpr int COUNT = LINES * TILE_K / 16 / THREADS;
+    static_assert(COUNT * THREADS * 16 == LINES * TILE_K, "all threads copy as much");
+
+    const uint8_t* data;
+    Memory memory;
+    int64_t leading;
+    int first, lines;
+    int from[COUNT];  // where all is aligned, and near
+    words<16> held[COUNT];
+
+    static DEVICE int along(int i) { return (thread_x() + i * THREADS) % ALONG * 16; }
+    static DEVICE int across(int i) { return (thread_x() + i * THREADS) / ALONG; }
+    DEVICE int line(int i) const { return K_MAJOR ? min(first + across(i), lines - 1) : first + along(i); }
+    static DEVICE int k_of(int i) { return K_MAJOR ? along(i) : across(i); }
+
+    DEVICE CodeTile(const uint8_t* data, int64_t leading, int first, int lines)
+        : data(data), memory(data), leading(leading), first(first), lines(lines) {
+#if ALIGNED
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int pitch = static_cast<int>(leading);
+            from[i] = K_MAJOR ? line(i) * pitch + k_of(i) : line(i) < lines ? k_of(i) * pitch + line(i) : BEYOND;
+        }
+#endif
+    }
+
+    // The tile from `start` on; `left`: elements of k from there to the end of the matrix.
+    DEVICE void load(int start, int left) {
+#if ALIGNED
+        const int wave = K_MAJOR ? start : start * static_cast<int>(leading);
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            held[i] = memory.load(k_of(i) < left ? from[i] : BEYOND, wave);
+        }
+#else
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const uint8_t* const row = data + (K_MAJOR ? line(i) : start + k_of(i)) * leading;
+            const int valid = K_MAJOR ? left - k_of(i) : k_of(i) < left ? lines - line(i) : 0;
+            held[i] = load_bounded<16>(row + (K_MAJOR ? start + k_of(i) : line(i)), valid);
+        }
+#endif
+    }
+
+    DEVICE void store(char* lds) const {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            if constexpr (K_MAJOR) {
+                store_words<16>(lds + place(across(i), along(i)), held[i]);
+            } else {
+#pragma unroll
+                for (int line = 0; line < 16; ++line) {
+                    lds[place(along(i) + line, across(i))] = static_cast<char>(held[i].w[line / 4] >> line % 4 * 8);
+                }
+            }
+        }
+    }
+};
+
+struct Scales {
+    const float* data;
+    int64_t outer, inner;
+
+    DEVICE float at(int64_t i, int64_t j) const { return data[i * outer + j * inner]; }
+};
+
+// A wave's part of the tile.
+struct Part {
+    Accumulators sums[M_FRAGMENTS][N_FRAGMENTS];
+
+    DEVICE void clear() {
+#pragma unroll
+        for (int i = 0; i < M_FRAGMENTS; ++i) {
+#pragma unroll
+            for (int j = 0; j < N_FRAGMENTS; ++j) {
+                sums[i][j] = 0.0f;
+            }
+        }
+    }
+
+    // a and b: this wave's first lines in LDS.
+    DEVICE void add(const char* a, const char* b) {
+#pragma unroll
+        for (int k = 0; k < TILE_K; k += DEPTH) {
+            words<16> left[M_FRAGMENTS], right[N_FRAGMENTS];
+            const int from = place(lane_line(), k + lane_k());
+#pragma unroll
+            for (int i = 0; i < M_FRAGMENTS; ++i) {
+                left[i] = load_words<16>(a + from + i * FRAGMENT * LINE);
+            }
+#pragma unroll
+            for (int j = 0; j < N_FRAGMENTS; ++j) {
+                right[j] = load_words<16>(b + from + j * FRAGMENT * LINE);
+            }
+#pragma unroll
+            for (int product = 0; product < PRODUCTS; ++product) {
+                Codes of_b[N_FRAGMENTS];
+#pragma unroll
+                for (int j = 0; j < N_FRAGMENTS; ++j) {
+                    of_b[j] = operand<B_FORMAT>(right[j], product);
+                }
+#pragma unroll
+                for (int i = 0; i < M_FRAGMENTS; ++i) {
+                    const Codes of_a = operand<A_FORMAT>(left[i], product);
+#pragma unroll
+                    for (int j = 0; j < N_FRAGMENTS; ++j) {
+                        sums[i][j] = multiply(of_a, of_b[j], sums[i][j]);
+                    }
+                }
+            }
+        }
+    }
+
+    // The sums of block `kb` of k, times its scales, from `part`; m and n are this wave's first row and column.
+    DEVICE void add_scaled(const Part& part, const Scales& of_a, const Scales& of_b, int kb, int m, int n, int M, int N) {
+#pragma unroll
+        for (int i = 0; i < M_FRAGMENTS; ++i) {
+            const float scale_a = of_a.at(min(m + i * FRAGMENT + lane_line(), M - 1), kb);
+#pragma unroll
+            for (int j = 0; j < N_FRAGMENTS; ++j) {  // 16 columns are of one block
+                const float scale = scale_a * of_b.at(kb, min(n + j * FRAGMENT, N - 1) / BLOCK);
+                sums[i][j] += part.sums[i][j] * scale;
+            }
+        }
+    }
+};
+
+KERNEL_RESIDENT(THREADS, 2)
+void scaled_mm(const uint8_t* a, const uint8_t* b, const float* scale_a, const float* scale_b, const R* bias, R* c, int M,
+               int N, int K, int tiles_m, int tiles_n, int64_t a_leading, int64_t b_leading, int64_t c_row, int64_t c_col,
+               int64_t scale_a_row, int64_t scale_a_k, int64_t scale_b_k, int64_t scale_b_col) {
+    constexpr int A_BYTES = TILE_M * LINE;
+    SHARED __attribute__((aligned(16))) char lds[A_BYTES + TILE_N * LINE];
+    const TileCorner corner = tile_corner<DIES>(block_x(), tiles_m, tiles_n);
+    const int wave = thread_x() / WARP;
+    const int wave_m = wave / WAVES_N * (TILE_M / WAVES_M), wave_n = wave % WAVES_N * (TILE_N / WAVES_N);
+    const int m = corner.m + wave_m, n = corner.n + wave_n;
+    const Scales of_a = {scale_a, scale_a_row, scale_a_k}, of_b = {scale_b, scale_b_k, scale_b_col};
+    CodeTile<TILE_M, A_K_MAJOR> a_tile(a, a_leading, corner.m, M);
+    CodeTile<TILE_N, B_K_MAJOR> b_tile(b, b_leading, corner.n, N);
+    Part total, part;
+    total.clear();
+    part.clear();
+    if (K > 0) {
+        a_tile.load(0, K);
+        b_tile.load(0, K);
+    }
+    for (int k = 0; k < K; k += TILE_K) {
+        a_tile.store(lds);
+        b_tile.store(lds + A_BYTES);
+        lds_barrier();
+        if (k + TILE_K < K) {
+            a_tile.load(k + TILE_K, K - k - TILE_K);
+            b_tile.load(k + TILE_K, K - k - TILE_K);
+        }
+        __builtin_amdgcn_sched_barrier(0);  // the compiler would wait for them before the products
+        part.add(lds + wave_m * LINE, lds + A_BYTES + wave_n * LINE);
+        if (BLOCKED) {
+            total.add_scaled(part, of_a, of_b, k / BLOCK, m, n, M, N);
+            part.clear();
+        }
+        __builtin_amdgcn_sched_barrier(0);
+        lds_barrier();
+    }
+    const Part& found = BLOCKED ? total : part;
+#pragma unroll
+    for (int i = 0; i < M_FRAGMENTS; ++i) {
+        const int row = m + i * FRAGMENT + lane_line();
+        if (row >= M) continue;
+        const float own = BLOCKED ? 1.0f : of_a.at(row, 0);
+#pragma unroll
+        for (int j = 0; j < N_FRAGMENTS; ++j) {
+#pragma unroll
+            for (int e = 0; e < SUMS; ++e) {
+                const int column = n + j * FRAGMENT + lane_column(e);
+                if (column >= N) continue;
+                float value = found.sums[i][j][e];
+                if (!BLOCKED) value = value * own * of_b.at(0, column);
+                if (HAS_BIAS) value += to_float(bias[column]);
+                c[row * c_row + column * c_col] = from_float<R>(value);
+            }
+        }
+    }
+}
