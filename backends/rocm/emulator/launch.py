@@ -244,8 +244,10 @@ class _Prepared:
             "the code object": linked.memory,
             "the dispatch packet": packet,
         }
-        self.names += own
-        rows += [(memory.address, memory.size, 0) for memory in own.values()]
+        for name, memory in own.items():
+            pieces = _without(memory, buffers)
+            self.names += [name] * len(pieces)
+            rows += [(address, size, 0) for address, size in pieces]
         ranges = (abi.Range * len(rows))(*(abi.Range(*row, i) for i, row in enumerate(rows)))
         self._kept = (segment, packet)
         self.state = state = abi.Launch(
@@ -292,6 +294,17 @@ class _Prepared:
         _run(self.state, threads)
         if self.state.fault_taken:
             raise _fault(self.kernel, self.linked, self.state.fault, self.names)
+
+
+def _without(memory: _AlignedMemory, buffers: Sequence[Buffer]) -> list[tuple[int, int]]:
+    """(address, bytes) of what is left of `memory` without the buffers in it: variables of a code object."""
+    at, end = memory.address, memory.address + memory.size
+    pieces = []
+    inside = [each for each in buffers if at <= each.address < end]
+    for each in sorted(inside, key=lambda each: each.address):
+        pieces.append((at, each.address - at))
+        at = each.address + each.nbytes
+    return [(start, size) for start, size in (*pieces, (at, end - at)) if size > 0]
 
 
 def _check(given: KernelLaunch) -> None:

@@ -79,10 +79,15 @@ class EmulatedRuntime:
             if owner == module:
                 del self._functions[function]
 
-    def get_function(self, module: int, name: str) -> int:
+    def module(self, module: int, name: str = "a code object") -> Any:
+        """The `code_object.CodeObject` behind a handle; `name` is what is looked for in it."""
         code = self._modules.get(module)
         if code is None:
             raise LaunchError(name, f"finding it in its code object: there is no module {module}")
+        return code
+
+    def get_function(self, module: int, name: str) -> int:
+        code = self.module(module, name)
         kernel = code.kernels.get(name)
         if kernel is None:
             reason = f"finding it in its code object, which has {listed(code.kernels)}"

@@ -1,0 +1,13 @@
+// HIP for emulated programs: the host's API and the names that kernels use.
+#pragma once
+
+#include <hip/hip_runtime_api.h>
+#include <hip/hip_vector_types.h>
+#include <hip/portable_device.h>
+
+#if defined(__cplusplus) && defined(__HIP__)
+#define hipLaunchKernelGGL(kernel, grid, block, shared, stream, ...) kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
+#define HIP_KERNEL_NAME(...) __VA_ARGS__
+#define HIP_DYNAMIC_SHARED(type, name) extern __shared__ type name[];
+#define HIP_SYMBOL(symbol) symbol
+#endif

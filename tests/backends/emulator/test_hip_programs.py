@@ -1,0 +1,303 @@
+"""`portable emulate program.hip`: whole HIP programs, host code included, over our own libamdhip64."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from portable.commands import cli
+
+HEAD = """
+#include <hip/hip_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+#define NAME(call) hipGetErrorName(call)
+void check(hipError_t error, const char *call) {
+    if (error) printf("%s: %s\\n", call, NAME(error)), exit(90);
+}
+#define CHECK(call) check(call, #call)
+"""
+
+
+@pytest.fixture
+def emulate(tmp_path, monkeypatch, capfd):
+    """Run `portable emulate` on a HIP program after HEAD; (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(program: str, *options: str, gpu: str = "gfx942", arguments: tuple[str, ...] = ()):
+        (tmp_path / "program.hip").write_text(HEAD + program)
+        capfd.readouterr()
+        code = cli.main(["emulate", "--gpu", gpu, *options, "program.hip", *arguments])
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+SAXPY = r"""
+__global__ void saxpy(float a, const float *x, float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < LIMIT) y[i] = a * x[i] + y[i];
+}
+int main(int argc, char **argv) {
+    const int n = 1000;
+    static float x[n], y[n];
+    for (int i = 0; i < n; i++) x[i] = i, y[i] = 1;
+    float *dx, *dy;
+    CHECK(hipMalloc(&dx, sizeof x));
+    CHECK(hipMalloc(&dy, sizeof y));
+    CHECK(hipMemcpy(dx, x, sizeof x, hipMemcpyHostToDevice));
+    CHECK(hipMemcpy(dy, y, sizeof y, hipMemcpyHostToDevice));
+    saxpy<<<4, 256>>>(2.0f, dx, dy, n);
+    hipError_t launched = hipGetLastError();
+    hipError_t copied = hipMemcpy(y, dy, sizeof y, hipMemcpyDeviceToHost);
+    int wrong = 0;
+    for (int i = 0; i < n; i++) wrong += y[i] != 2.0f * i + 1;
+    printf("%s, %s; %d wrong; %s\n", hipGetErrorName(launched), hipGetErrorString(copied), wrong, argv[1]);
+    return argc + 1;
+}
+"""
+
+
+def test_a_program_with_its_host_code(emulate):
+    code, out, err = emulate(SAXPY, "-D", "LIMIT=n", arguments=("--gpu",))
+    assert out == "hipSuccess, no error; 0 wrong; --gpu\n" and code == 3
+    assert "portable: emulated gfx942" in err and "portable: 1 launch of 1 kernel" in err
+    assert "finding" not in err
+
+
+def test_a_fault_is_a_finding_at_its_source_line(emulate, tmp_path):
+    code, out, err = emulate(SAXPY, "-DLIMIT=n + 1", "--sarif", "found.sarif", arguments=("x",))
+    line = 1 + next(i for i, text in enumerate((HEAD + SAXPY).splitlines()) if "i < LIMIT" in text)
+    assert "read of 4 bytes at offset 4000 of argument 2, which has 4000 bytes" in err
+    assert f"program.hip:{line}" in err and "if (i < LIMIT) y[i] = a * x[i] + y[i];" in err
+    assert out.startswith("hipErrorLaunchFailure, unspecified launch failure; 999 wrong")
+    assert code == 3
+    (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["region"]["startLine"] == line and place["artifactLocation"]["uri"] == "program.hip"
+
+
+def test_a_finding_makes_the_status_1(emulate):
+    program = r"""
+        __global__ void fill(int *to) { to[threadIdx.x] = 1; }
+        int main() {
+            int *small, host[64] = {};
+            CHECK(hipMalloc(&small, 128));
+            printf("%d", hipMemcpy(small, host, 129, hipMemcpyHostToDevice));
+            fill<<<1, 64>>>(%s);
+            return 0;
+        }
+    """
+    code, out, err = emulate(program.replace("%s", "host"))
+    assert code == 1 and out == "1"
+    assert "hipMemcpy: out-of-bounds: writes 129 bytes at offset 0 of the 128 bytes of hipMalloc 1" in err
+    assert "out-of-bounds: write" in err  # to the host's memory
+
+
+def test_memory_symbols_streams_and_events(emulate):
+    code, out, err = emulate(r"""
+        __device__ int counters[4] = {10, 20, 30, 40};
+        static __device__ int hidden = 5;
+        __constant__ float factors[3];
+        __global__ void use(float *out, int *seen) {
+            out[threadIdx.x] = factors[threadIdx.x] * hidden;
+            atomicAdd(&counters[threadIdx.x], (int)threadIdx.x);
+            seen[threadIdx.x] = counters[3];
+        }
+        int main() {
+            float values[3] = {0.5f, 1.5f, 2.5f}, *out;
+            int *seen, back[4];
+            size_t bytes;
+            CHECK(hipMemcpyToSymbol(factors, values, sizeof values));
+            CHECK(hipMemcpyToSymbol(HIP_SYMBOL(counters), &back[0], 0));
+            CHECK(hipGetSymbolSize(&bytes, HIP_SYMBOL(counters)));
+            CHECK(hipMallocManaged(&out, sizeof values));
+            CHECK(hipHostMalloc(&seen, 3 * sizeof(int), hipHostMallocMapped));
+            hipStream_t stream;
+            hipEvent_t start, stop;
+            CHECK(hipStreamCreate(&stream));
+            CHECK(hipEventCreate(&start));
+            CHECK(hipEventCreate(&stop));
+            CHECK(hipEventRecord(start, stream));
+            use<<<1, 3, 0, stream>>>(out, seen);
+            CHECK(hipEventRecord(stop, stream));
+            CHECK(hipStreamSynchronize(stream));
+            float ms = 1;
+            CHECK(hipEventElapsedTime(&ms, start, stop));
+            CHECK(hipMemcpyFromSymbol(back, HIP_SYMBOL(counters), sizeof back));
+            printf("%g %g %g, %d %d %d %d", out[0], out[1], out[2], back[0], back[1], back[2], back[3]);
+            printf(", %d, %zu, %d\n", seen[1], bytes, ms != ms);
+            CHECK(hipStreamDestroy(stream));
+            printf("%s ", NAME(hipStreamDestroy(stream)));
+            printf("%s", NAME(hipMemcpy(back, values, 4, hipMemcpyHostToDevice)));
+            CHECK(hipMemset(out, 0, sizeof values));
+            CHECK(hipMemsetD32((hipDeviceptr_t)seen, 7, 3));
+            hipPointerAttribute_t what;
+            CHECK(hipPointerGetAttributes(&what, seen));
+            printf("\n%g %d %d %s", out[2], seen[2], what.type, NAME(hipPointerGetAttributes(&what, back)));
+            CHECK(hipFree(out));
+            printf(" %s", NAME(hipFree(out)));
+            return 0;
+        }
+    """)
+    assert out.splitlines() == [
+        "2.5 7.5 12.5, 10 21 32 40, 40, 16, 1",
+        "hipErrorInvalidHandle hipErrorInvalidValue",
+        "0 7 1 hipErrorInvalidValue hipErrorInvalidValue",
+    ]
+    assert code == 0, err
+    assert "hipEventElapsedTime, 1 times: NaN" in err
+
+
+def test_kernels_print(emulate):
+    code, out, err = emulate(r"""
+        __global__ void speak(float x, long many) {
+            if (threadIdx.x < 2)
+                printf("%d%% of %5.2f, %s %c %lx %u|%-4d|\n", threadIdx.x - 1, x, "text", 'c', many, ~0u, 7);
+        }
+        int main() {
+            printf("before\n");
+            speak<<<1, 64>>>(1.25f, 0x123456789abcl);
+            printf("after\n");
+        }
+    """)
+    said = "% of  1.25, text c 123456789abc 4294967295|7   |"
+    assert out.splitlines() == ["before", f"-1{said}", f"0{said}", "after"]
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "says"),
+    [
+        ("exit(7);", 7, ""),
+        ("abort();", 134, "SIGABRT"),
+        ("*(volatile int *)nullptr = 1;", 139, "SIGSEGV"),
+    ],
+)
+def test_how_a_program_ends(emulate, ending, status, says):
+    code, out, err = emulate('void end() { %s }\nint main() { puts("here"); end(); }' % ending)
+    assert (code, out) == (status, "here\n")
+    assert says in err and "portable: 0 launches" in err
+
+
+def test_a_program_that_does_not_compile(emulate):
+    code, _, err = emulate("int main() { return hipGraphNothing(); }")
+    assert code == 2 and "program.hip" in err and "hipGraphNothing" in err
+
+
+def test_lds_and_what_threads_say_to_each_other(emulate):
+    """Against sums on the host: dynamic LDS, a barrier, shuffles, votes, atomics in LDS, math."""
+    code, out, err = emulate(r"""
+        extern __shared__ int lds[];
+        __global__ void sums(const int *x, int *out, float *roots) {
+            __shared__ int total;
+            const int at = threadIdx.x;
+            if (at == 0) total = 0;
+            lds[at] = x[at];
+            __syncthreads();
+            int sum = lds[blockDim.x - 1 - at];
+            for (int step = warpSize / 2; step; step /= 2) sum += __shfl_xor(sum, step);
+            if (at % warpSize == 0) atomicAdd(&total, sum);
+            __syncthreads();
+            out[at] = total + __popcll(__ballot(x[at] % 2)) * 1000000;
+            roots[at] = sqrtf(x[at]) + powf(2.0f, max(at, 3) % 4);
+        }
+        int main() {
+            int host[128], *x, *out, sum = 0, odd = 0, wrong = 0;
+            float *roots;
+            for (int i = 0; i < 128; i++) sum += host[i] = i * i;
+            for (int i = 0; i < WAVE; i++) odd += i % 2;
+            CHECK(hipMalloc(&x, sizeof host));
+            CHECK(hipMallocManaged(&out, sizeof host));
+            CHECK(hipMallocManaged(&roots, sizeof host));
+            CHECK(hipMemcpy(x, host, sizeof host, hipMemcpyDefault));
+            hipLaunchKernelGGL(sums, dim3(1), dim3(128), sizeof host, 0, x, out, roots);
+            CHECK(hipDeviceSynchronize());
+            for (int i = 0; i < 128; i++)
+                wrong += (out[i] != sum + odd * 1000000) + (roots[i] != i + (float)(1 << (i < 3 ? 3 : i % 4)));
+            printf("%d wrong", wrong);
+        }
+    """, "-DWAVE=64")  # fmt: skip
+    assert (code, out) == (0, "0 wrong"), err
+
+
+def test_questions_about_the_gpu_and_a_kernel(emulate):
+    code, out, err = emulate(r"""
+        __global__ void __launch_bounds__(256) busy(int *x) {
+            __shared__ int all[8192];
+            all[threadIdx.x] = x[threadIdx.x];
+            __syncthreads();
+            x[threadIdx.x] = all[255 - threadIdx.x];
+        }
+        int main() {
+            hipDeviceProp_t gpu;
+            CHECK(hipGetDeviceProperties(&gpu, 0));
+            int blocks, grid, block, count, lds;
+            CHECK(hipGetDeviceCount(&count));
+            CHECK(hipDeviceGetAttribute(&lds, hipDeviceAttributeMaxSharedMemoryPerBlock, 0));
+            CHECK(hipOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, busy, 256, 0));
+            CHECK(hipOccupancyMaxPotentialBlockSize(&grid, &block, busy, 0, 0));
+            hipFuncAttributes of;
+            CHECK(hipFuncGetAttributes(&of, busy));
+            printf("%s %s %d %d %d\n", gpu.name, gpu.gcnArchName, gpu.warpSize, gpu.multiProcessorCount, gpu.clockRate);
+            printf("%d %d %d, %d %d\n", blocks, grid, block, (int)of.sharedSizeBytes, of.maxThreadsPerBlock);
+            busy<<<1, 512>>>(nullptr);
+            printf("%d %d %s %s", count, lds, NAME(hipGetLastError()), NAME(hipSetDevice(1)));
+        }
+    """)
+    assert out.splitlines() == [
+        "emulated gfx942 gfx942 64 304 0",
+        "2 608 256, 32768 256",
+        "1 65536 hipErrorInvalidConfiguration hipErrorInvalidDevice",
+    ]
+    assert code == 0 and "at most 256 threads per block" in err
+
+
+def test_code_compiled_by_the_program(emulate):
+    """hiprtc, and modules with their functions and variables."""
+    code, out, err = emulate(r"""
+        #include <hip/hiprtc.h>
+        const char *text = "extern \"C\" __device__ int bias = 3; extern \"C\" __global__ void add(int *x, int n) {"
+                           " int i = threadIdx.x; if (i < n) x[i] += bias; }";
+        int main() {
+            hiprtcProgram wrong, right;
+            hiprtcCreateProgram(&wrong, "int f() { return nowhere; }", "wrong.hip", 0, nullptr, nullptr);
+            size_t size;
+            char log[10000];
+            int result = hiprtcCompileProgram(wrong, 0, nullptr);
+            hiprtcGetProgramLog(wrong, log);
+            printf("%s: %.50s\n", hiprtcGetErrorString((hiprtcResult)result), log);
+            hiprtcCreateProgram(&right, text, "right.hip", 0, nullptr, nullptr);
+            printf("%d ", hiprtcCompileProgram(right, 0, nullptr));
+            hiprtcGetCodeSize(right, &size);
+            char *code = (char *)malloc(size);
+            hiprtcGetCode(right, code);
+            hipModule_t module;
+            hipFunction_t add, none;
+            CHECK(hipModuleLoadData(&module, code));
+            CHECK(hipModuleGetFunction(&add, module, "add"));
+            printf("%s ", NAME(hipModuleGetFunction(&none, module, "sub")));
+            hipDeviceptr_t bias;
+            CHECK(hipModuleGetGlobal(&bias, &size, module, "bias"));
+            CHECK(hipMemsetD32(bias, 5, 1));
+            int *x, n = 64;
+            CHECK(hipMallocManaged(&x, n * sizeof *x));
+            CHECK(hipMemset(x, 0, n * sizeof *x));
+            void *arguments[] = {&x, &n};
+            CHECK(hipModuleLaunchKernel(add, 1, 1, 1, 64, 1, 1, 0, nullptr, arguments, nullptr));
+            struct { int *x; int n; } packed = {x, 10};
+            size = sizeof packed;
+            void *extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, &packed, HIP_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                             HIP_LAUNCH_PARAM_END};
+            CHECK(hipModuleLaunchKernel(add, 1, 1, 1, 64, 1, 1, 0, nullptr, nullptr, extra));
+            CHECK(hipModuleUnload(module));
+            printf("%zu %d %d", size, x[9], x[10]);
+        }
+    """)
+    assert out.splitlines() == [
+        "HIPRTC_ERROR_COMPILATION: wrong.hip:1:18: error: use of undeclared identifie",
+        "0 hipErrorNotFound 16 10 5",
+    ]
+    assert code == 0 and "2 launches of 1 kernel" in err
