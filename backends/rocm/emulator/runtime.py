@@ -132,8 +132,10 @@ class EmulatedRuntime:
         name: str = "a kernel",
         *,
         buffers: Sequence[Any] = (),
+        cooperative: bool = False,
     ) -> None:
-        """Run a kernel over `grid` blocks; `buffers` are `emulator.launch.Buffer`s. `stream` is ignored."""
+        """Run a kernel over `grid` blocks; `buffers` are `emulator.launch.Buffer`s. `stream` is ignored. The
+        blocks of a `cooperative` launch, which may wait for one another, run at once, on a thread each."""
         from portable.backends.rocm.emulator.launch import KernelLaunch, launch
 
         __tracebackhide__ = True
@@ -150,7 +152,8 @@ class EmulatedRuntime:
             modelled.append(timing.model(given))
             return
         traces = getattr(self._tracing, "traces", None)
-        counters = launch(given, count=traces is not None)
+        threads = given.workgroups if cooperative else None
+        counters = launch(given, threads=threads, count=traces is not None)
         if traces is not None and counters is not None:
             lines = counters.by_source_line()
             traces.append(Trace(name, grid, counters.rows(), lines, counters.figures(), counters.bound()))

@@ -177,7 +177,7 @@ def test_kernels_print(emulate):
     ],
 )
 def test_how_a_program_ends(emulate, ending, status, says):
-    code, out, err = emulate('void end() { %s }\nint main() { puts("here"); end(); }' % ending)
+    code, out, err = emulate("void end() { " + ending + ' }\nint main() { puts("here"); end(); }')
     assert (code, out) == (status, "here\n")
     assert says in err and "portable: 0 launches" in err
 
@@ -216,7 +216,7 @@ def test_lds_and_what_threads_say_to_each_other(emulate):
             hipLaunchKernelGGL(sums, dim3(1), dim3(128), sizeof host, 0, x, out, roots);
             CHECK(hipDeviceSynchronize());
             for (int i = 0; i < 128; i++)
-                wrong += (out[i] != sum + odd * 1000000) + (roots[i] != i + (float)(1 << (i < 3 ? 3 : i % 4)));
+                wrong += (out[i] != sum + odd * 1000000) + (roots[i] != i + (1 << (i < 3 ? 3 : i % 4)));
             printf("%d wrong", wrong);
         }
     """, "-DWAVE=64")  # fmt: skip
@@ -241,7 +241,8 @@ def test_questions_about_the_gpu_and_a_kernel(emulate):
             CHECK(hipOccupancyMaxPotentialBlockSize(&grid, &block, busy, 0, 0));
             hipFuncAttributes of;
             CHECK(hipFuncGetAttributes(&of, busy));
-            printf("%s %s %d %d %d\n", gpu.name, gpu.gcnArchName, gpu.warpSize, gpu.multiProcessorCount, gpu.clockRate);
+            printf("%s %s %d ", gpu.name, gpu.gcnArchName, gpu.warpSize);
+            printf("%d %d\n", gpu.multiProcessorCount, gpu.clockRate);
             printf("%d %d %d, %d %d\n", blocks, grid, block, (int)of.sharedSizeBytes, of.maxThreadsPerBlock);
             busy<<<1, 512>>>(nullptr);
             printf("%d %d %s %s", count, lds, NAME(hipGetLastError()), NAME(hipSetDevice(1)));
@@ -259,8 +260,9 @@ def test_code_compiled_by_the_program(emulate):
     """hiprtc, and modules with their functions and variables."""
     code, out, err = emulate(r"""
         #include <hip/hiprtc.h>
-        const char *text = "extern \"C\" __device__ int bias = 3; extern \"C\" __global__ void add(int *x, int n) {"
-                           " int i = threadIdx.x; if (i < n) x[i] += bias; }";
+        const char *text = "extern \"C\" __device__ int bias = 3;"
+                           "extern \"C\" __global__ void add(int *x, int n) {"
+                           "    int i = threadIdx.x; if (i < n) x[i] += bias; }";
         int main() {
             hiprtcProgram wrong, right;
             hiprtcCreateProgram(&wrong, "int f() { return nowhere; }", "wrong.hip", 0, nullptr, nullptr);
@@ -301,3 +303,32 @@ def test_code_compiled_by_the_program(emulate):
         "0 hipErrorNotFound 16 10 5",
     ]
     assert code == 0 and "2 launches of 1 kernel" in err
+
+
+def test_blocks_that_wait_for_one_another(emulate):
+    """A cooperative launch: each block reads what its neighbour wrote before the grid's barrier."""
+    code, out, err = emulate(r"""
+        #include <hip/hip_cooperative_groups.h>
+        __global__ void rotate(int *x, int rounds) {
+            auto grid = cooperative_groups::this_grid();
+            for (int i = 0; i < rounds; i++) {
+                int next = x[(grid.thread_rank() + blockDim.x) % grid.size()];
+                grid.sync();
+                x[grid.thread_rank()] = next + 1;
+                grid.sync();
+            }
+        }
+        int main() {
+            const int n = 5 * 96;
+            int *x, rounds = 3, wrong = 0;
+            CHECK(hipMallocManaged(&x, n * sizeof *x));
+            for (int i = 0; i < n; i++) x[i] = i;
+            void *arguments[] = {&x, &rounds};
+            CHECK(hipLaunchCooperativeKernel(rotate, dim3(5), dim3(96), arguments, 0, nullptr));
+            for (int i = 0; i < n; i++) wrong += x[i] != (i + 3 * 96) % n + 3;
+            printf("%d wrong %s", wrong,
+                   NAME(hipLaunchCooperativeKernel(rotate, dim3(1000), dim3(96), arguments, 0, nullptr)));
+        }
+    """)
+    assert (code, out) == (0, "0 wrong hipErrorCooperativeLaunchTooLarge"), err
+    assert "a cooperative launch of 1000 blocks; 256 can be held at once" in err

@@ -27,11 +27,12 @@ from portable.errors import LaunchError
 # Values of hipError_t.
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_SYMBOL, INVALID_FUNCTION, INVALID_DEVICE = 1, 2, 13, 98, 101
 INVALID_CONFIGURATION, INVALID_IMAGE, FILE_NOT_FOUND, INVALID_HANDLE, NOT_FOUND = 9, 200, 301, 400, 500
-LAUNCH_FAILURE, NOT_SUPPORTED, UNKNOWN = 719, 801, 999
+LAUNCH_FAILURE, TOO_LARGE, UNKNOWN = 719, 720, 999
 
 _HOST_TO_HOST, _DEFAULT = 0, 4  # of hipMemcpyKind
 _PRINT_BYTES = 16 << 20
 _PITCH = 256
+_MOST_AT_ONCE = 256  # blocks of a cooperative launch; each has a thread of the CPU
 # What a program may still do after a fault of a kernel; all else then is hipErrorLaunchFailure.
 _AFTER_FAULT = {"hipFree", "hipFreeAsync", "hipHostFree", "hipStreamDestroy", "hipEventDestroy", "properties"}
 
@@ -62,7 +63,8 @@ class Api:
         if self._faulted and name not in _AFTER_FAULT:
             return LAUNCH_FAILURE
         method = getattr(self, name, None) or getattr(self.rtc, name)
-        count = method.__func__.__code__.co_argcount - 1
+        code = method.__func__.__code__
+        count = code.co_argcount - 1 - len(method.__func__.__defaults__ or ())
         try:
             return method(*arguments[:count]) or 0
         except KernelFault:
@@ -133,7 +135,7 @@ class Api:
             "major": int(digits[:-2]),
             "minor": int(digits[-2], 16),
             "threads per processor": 2048,
-            "cooperative": 0,
+            "cooperative": 1,
         }
 
     def hipDeviceGetAttribute(self, value: int, attribute: int, device: int) -> int | None:
@@ -371,6 +373,7 @@ class Api:
         shared: int,
         stream: int,
         arguments: int,
+        cooperative: bool = False,
     ) -> int | None:
         found = self._functions.get(function)
         if found is None:
@@ -382,13 +385,26 @@ class Api:
             places = struct.unpack(f"<{len(explicit)}Q", ctypes.string_at(arguments, 8 * len(explicit)))
             for (offset, size), place in zip(explicit, places, strict=True):
                 kernarg[offset : offset + size] = ctypes.string_at(place, size)
-        return self._launch(found, (gx, gy, gz), (bx, by, bz), shared, stream, kernarg)
+        return self._launch(found, (gx, gy, gz), (bx, by, bz), shared, stream, kernarg, cooperative)
 
-    def hipLaunchCooperativeKernel(self, function: int) -> int:
-        name = self._functions[function][1] if function in self._functions else "a kernel"
-        print(f"portable: {name}: cooperative launches are not emulated: workgroups run to their end one "
-              "after the other", file=sys.stderr)  # fmt: skip
-        return NOT_SUPPORTED
+    def hipLaunchCooperativeKernel(
+        self,
+        function: int,
+        gx: int,
+        gy: int,
+        gz: int,
+        bx: int,
+        by: int,
+        bz: int,
+        shared: int,
+        stream: int,
+        arguments: int,
+    ) -> int | None:
+        if gx * gy * gz > _MOST_AT_ONCE:
+            held = f"a cooperative launch of {gx * gy * gz} blocks; {_MOST_AT_ONCE} can be held at once"
+            print(f"portable: {held}", file=sys.stderr)
+            return TOO_LARGE
+        return self.hipLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, True)
 
     def hipModuleLaunchKernel(
         self,
@@ -424,6 +440,7 @@ class Api:
         shared: int,
         stream: int,
         kernarg: bytearray,
+        cooperative: bool = False,
     ) -> int | None:
         module, name = found
         if self.hipStreamSynchronize(stream):
@@ -438,7 +455,9 @@ class Api:
         buffers.append(Buffer("the text of printf", ctypes.addressof(self._print_to), len(self._print_to)))
         try:
             with self._listen(kernel, None):
-                self._runtime.launch(function, grid, block, shared, 0, kernarg, name, buffers=buffers)
+                self._runtime.launch(
+                    function, grid, block, shared, 0, kernarg, name, buffers=buffers, cooperative=cooperative
+                )
         finally:
             if self._print_records(ctypes.addressof(self._print_to)):
                 print(

@@ -1,4 +1,4 @@
-// The groups of HIP's cooperative groups that need no other workgroup: a block, tiles of a wave, the active lanes.
+// HIP's cooperative groups: the grid, a block, tiles of a wave, the active lanes.
 #pragma once
 
 #include <hip/hip_runtime.h>
@@ -34,6 +34,9 @@ PORTABLE_HIP_DEVICE unsigned portable_hip_rank_in_block() {
     return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
 }
 
+// The blocks of a launch that have come to its next barrier, and how many barriers there were.
+__attribute__((device, weak, visibility("default"))) unsigned portable_hip_grid_arrived, portable_hip_grid_round;
+
 class thread_block : public thread_group {
   public:
     __device__ thread_block()
@@ -44,6 +47,39 @@ class thread_block : public thread_group {
     static __device__ dim3 dim_threads() { return blockDim; }
 };
 PORTABLE_HIP_DEVICE thread_block this_thread_block() { return thread_block(); }
+
+// All blocks of a cooperative launch, which the runtime holds at once.
+class grid_group {
+  public:
+    __device__ unsigned long long size() const { return (unsigned long long)blocks() * this_thread_block().size(); }
+    __device__ unsigned long long num_threads() const { return size(); }
+    __device__ unsigned num_blocks() const { return blocks(); }
+    __device__ unsigned block_rank() const { return (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x; }
+    __device__ unsigned long long thread_rank() const {
+        const thread_block block;
+        return (unsigned long long)block_rank() * block.size() + block.thread_rank();
+    }
+    __device__ bool is_valid() const { return true; }
+    __device__ void sync() const {
+        __threadfence();
+        __syncthreads();
+        if (portable_hip_rank_in_block() == 0) {
+            const unsigned round = atomicOr(&portable_hip_grid_round, 0);
+            if (atomicAdd(&portable_hip_grid_arrived, 1) + 1 == blocks()) {
+                atomicExch(&portable_hip_grid_arrived, 0);
+                __threadfence();
+                atomicAdd(&portable_hip_grid_round, 1);
+            } else
+                while (atomicOr(&portable_hip_grid_round, 0) == round) __builtin_amdgcn_s_sleep(8);
+        }
+        __threadfence();
+        __syncthreads();
+    }
+
+  private:
+    static __device__ unsigned blocks() { return gridDim.x * gridDim.y * gridDim.z; }
+};
+PORTABLE_HIP_DEVICE grid_group this_grid() { return grid_group(); }
 
 template <unsigned Size> class thread_block_tile : public thread_group {
     static_assert(Size > 0 && Size <= 64 && (Size & (Size - 1)) == 0, "a tile has a power of two of threads, at most 64");
