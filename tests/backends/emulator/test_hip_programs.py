@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
+from portable.backends.rocm.emulator.hip import api, build
 from portable.commands import cli
 
 HEAD = """
@@ -71,6 +75,7 @@ def test_a_fault_is_a_finding_at_its_source_line(emulate, tmp_path):
     code, out, err = emulate(SAXPY, "-DLIMIT=n + 1", "--sarif", "found.sarif", arguments=("x",))
     line = 1 + next(i for i, text in enumerate((HEAD + SAXPY).splitlines()) if "i < LIMIT" in text)
     assert "read of 4 bytes at offset 4000 of argument 2, which has 4000 bytes" in err
+    assert "finding: saxpy(float, float const*, float*, int): out-of-bounds" in err
     assert f"program.hip:{line}" in err and "if (i < LIMIT) y[i] = a * x[i] + y[i];" in err
     assert out.startswith("hipErrorLaunchFailure, unspecified launch failure; 999 wrong")
     assert code == 3
@@ -86,14 +91,16 @@ def test_a_finding_makes_the_status_1(emulate):
             int *small, host[64] = {};
             CHECK(hipMalloc(&small, 128));
             printf("%d", hipMemcpy(small, host, 129, hipMemcpyHostToDevice));
-            fill<<<1, 64>>>(%s);
+            HERE;
             return 0;
         }
     """
-    code, out, err = emulate(program.replace("%s", "host"))
+    code, out, err = emulate(program, "-DHERE=fill<<<1, 64>>>(host)")
     assert code == 1 and out == "1"
     assert "hipMemcpy: out-of-bounds: writes 129 bytes at offset 0 of the 128 bytes of hipMalloc 1" in err
-    assert "out-of-bounds: write" in err  # to the host's memory
+    assert "fill(int*): out-of-bounds: write" in err  # to the host's memory
+    code, out, err = emulate(program, "-DHERE=hipFree(small), fill<<<1, 8>>>(small)")
+    assert code == 1 and "fill(int*): out-of-bounds: write" in err  # to freed memory
 
 
 def test_memory_symbols_streams_and_events(emulate):
@@ -187,7 +194,8 @@ def test_a_program_that_does_not_compile(emulate):
     assert code == 2 and "program.hip" in err and "hipGraphNothing" in err
 
 
-def test_lds_and_what_threads_say_to_each_other(emulate):
+@pytest.mark.parametrize(("gpu", "wave"), [("gfx942", 64), ("gfx1100", 32)])
+def test_lds_and_what_threads_say_to_each_other(emulate, gpu, wave):
     """Against sums on the host: dynamic LDS, a barrier, shuffles, votes, atomics in LDS, math."""
     code, out, err = emulate(r"""
         extern __shared__ int lds[];
@@ -219,7 +227,7 @@ def test_lds_and_what_threads_say_to_each_other(emulate):
                 wrong += (out[i] != sum + odd * 1000000) + (roots[i] != i + (1 << (i < 3 ? 3 : i % 4)));
             printf("%d wrong", wrong);
         }
-    """, "-DWAVE=64")  # fmt: skip
+    """, f"-DWAVE={wave}", gpu=gpu)  # fmt: skip
     assert (code, out) == (0, "0 wrong"), err
 
 
@@ -332,3 +340,78 @@ def test_blocks_that_wait_for_one_another(emulate):
     """)
     assert (code, out) == (0, "0 wrong hipErrorCooperativeLaunchTooLarge"), err
     assert "a cooperative launch of 1000 blocks; 256 can be held at once" in err
+
+
+def test_floats_of_16_bits(emulate):
+    code, out, err = emulate(r"""
+        #include <hip/hip_fp16.h>
+        #include <hip/hip_bf16.h>
+        __global__ void halves(__half *x, __hip_bfloat16 *y) {
+            const int at = threadIdx.x;
+            x[at] = __hfma(x[at], __float2half(2.0f), x[at] / __half(4));
+            y[at] = __hip_bfloat16(__bfloat162float(y[at]) + 1.0f) * y[at];
+        }
+        int main() {
+            __half *x;
+            __hip_bfloat16 *y;
+            CHECK(hipMallocManaged(&x, 128));
+            CHECK(hipMallocManaged(&y, 128));
+            for (int i = 0; i < 64; i++) x[i] = __float2half(i), y[i] = __float2bfloat16(i);
+            halves<<<1, 64>>>(x, y);
+            CHECK(hipDeviceSynchronize());
+            printf("%g %g %g", __half2float(x[63]), __bfloat162float(y[8]), __bfloat162float(y[40]));
+        }
+    """)
+    assert (code, out) == (0, "141.75 72 1640"), err  # 41 * 40 is a bfloat16
+
+
+def test_a_failed_assertion(emulate):
+    code, out, err = emulate(r"""
+        #include <assert.h>
+        __device__ void check(int i) { assert(i < 63); }  // fails
+        __global__ void careful() { check(threadIdx.x); }
+        int main() {
+            careful<<<1, 64>>>();
+            return hipDeviceSynchronize() != hipErrorLaunchFailure;
+        }
+    """)
+    assert code == 1 and "Device-side assertion `i < 63' failed" in out
+    assert "careful(): trap" in err and "assert(i < 63); }  // fails" in err
+
+
+def test_every_declared_function_is_there():
+    """In libamdhip64, and an answer of Python's for every call that it hands on."""
+    symbols = ELFFile(io.BytesIO(build.runtime_image())).get_section_by_name(".dynsym")
+    there = {each.name for each in symbols.iter_symbols() if each["st_shndx"] != "SHN_UNDEF"}
+    headers = "".join(
+        (build.INCLUDE / "hip" / name).read_text() for name in ("hip_runtime_api.h", "hiprtc.h")
+    )
+    declared = set(
+        re.findall(r"^(?:hipError_t|hiprtcResult|const char \*|void \*?\*?) ?(\w+)\(", headers, re.M)
+    )
+    assert len(declared) > 100 and declared <= there
+    sources = "".join(path.read_text() for path in (build.HERE / "native").glob("*.cpp"))
+    calls = re.findall(r"^API\((\w+)", sources, re.M) + re.findall(r'hip_call\("(\w+)"', sources)
+    answers = {*dir(api.Api), *dir(api.rtc.Compiler)}
+    assert set(calls) <= answers
+
+
+@pytest.mark.slow
+def test_two_gpus(emulate):
+    code, out, err = emulate(SAXPY, "-DLIMIT=n", gpu="gfx90a,gfx1201", arguments=("x",))
+    assert code == 3 and out == 2 * "hipSuccess, no error; 0 wrong; x\n"
+    assert "portable: emulated gfx90a" in err and "portable: emulated gfx1201" in err
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_written(tmp_path, monkeypatch, capfd):
+    page = (build.HERE.parents[3] / "docs/emulate.md").read_text()
+    (program,) = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "scale.hip").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    code = cli.main(["emulate", "--gpu", "gfx942", "scale.hip"])
+    said = capfd.readouterr()
+    (shown,) = re.findall(r"with status 1:\n\n```text\n(.*?)```", page, re.DOTALL)
+    lines = shown.splitlines()
+    wanted = [*lines[:2], lines[3], lines[4].split(",")[0], lines[6]]  # without addresses and registers
+    assert code == 1 and all(line in said.out + said.err for line in wanted), said

@@ -46,7 +46,7 @@ class Api:
         self.memory = Memory()
         self.rtc = rtc.Compiler(self.arch)
         self._runtime = runtime
-        self._listen = listener(found)
+        self._listen = listener(found, modules.demangled)
         self._print_records = print_records
         self._print_to = ctypes.create_string_buffer(16 + _PRINT_BYTES)
         struct.pack_into("<QQ", self._print_to, 0, 0, _PRINT_BYTES)

@@ -47,9 +47,9 @@ def host_library(source: Path, code: bytes, options: Sequence[str], target: Path
         flags = [*_language(source, options), "--cuda-host-only", "-O1", "-g", "-fPIC", "-c"]
         flags += ["-Xclang", "-fcuda-include-gpubinary", "-Xclang", str(image)]
         _run(source.name, [*rocm.toolchain().clang, *flags, str(source), "-o", str(made)])
-        wraps = [f"-Wl,--wrap={name}" for name in _WRAPPED]
-        link = [_linker(), "-shared", "-Wl,-Bsymbolic", *wraps, str(made), str(runtime), "-o", str(target)]
-        _run(source.name, [*link, "-pthread", *(each for each in options if each.startswith(("-l", "-L")))])
+        link = [_linker(), "-shared", "-pthread", "-Wl,-Bsymbolic", "-Wl,--no-undefined"]
+        link += [f"-Wl,--wrap={name}" for name in _WRAPPED]
+        _run(source.name, [*link, str(made), str(runtime), "-o", str(target)])
 
 
 def _language(source: Path, options: Sequence[str]) -> list[str]:
@@ -57,7 +57,7 @@ def _language(source: Path, options: Sequence[str]) -> list[str]:
     number = hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
     flags = [_HOST, "-x", "hip", "-nogpulib", "-nogpuinc", "-std=c++17", f"-cuid={number}", "-w"]
     flags += ["-isystem", str(INCLUDE), "-isystem", str(_resources()), "-include", "hip/portable_math.h"]
-    return [*flags, *(each for each in options if not each.startswith(("-l", "-L")))]
+    return [*flags, *options]
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import io
 import struct
 from dataclasses import dataclass, field
@@ -61,6 +62,19 @@ def _variables(image: bytes) -> dict[str, tuple[int, int, bool]]:
                 continue
             writable = bool(file.get_section(index)["sh_flags"] & 1)
             found[symbol.name] = (symbol["st_value"], symbol["st_size"], writable)
+    return found
+
+
+@functools.cache
+def demangled(name: str) -> str:
+    """The C++ name behind a symbol, "scale(float*, int)"; what is none stays as it is."""
+    demangle, status = getattr(ctypes.CDLL("libstdc++.so.6"), "__cxa_demangle"), ctypes.c_int()
+    demangle.restype = ctypes.c_void_p
+    text = demangle(name.encode(), None, None, ctypes.byref(status))
+    if not text:
+        return name
+    found = ctypes.string_at(text).decode()
+    ctypes.CDLL(None).free(ctypes.c_void_p(text))
     return found
 
 

@@ -10,12 +10,17 @@
 typedef int (*Callback)(const char *name, const uint64_t *arguments);
 static Callback callback;
 static thread_local int last_error;
+thread_local bool portable_hip_answering;  // in this thread, just now
 
 // NULL at the end of the program: what its destructors call then has no effect.
 extern "C" EXPORT void portable_hip_answer(Callback by) { callback = by; }
 
 int portable_hip_call(const char *name, std::initializer_list<uint64_t> arguments) {
-    return callback ? callback(name, arguments.begin()) : (int)hipErrorDeinitialized;
+    if (!callback) return hipErrorDeinitialized;
+    portable_hip_answering = true;
+    const int error = callback(name, arguments.begin());
+    portable_hip_answering = false;
+    return error;
 }
 
 static hipError_t noted(int error) {

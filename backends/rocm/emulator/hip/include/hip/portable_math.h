@@ -3,7 +3,8 @@
 #pragma once
 
 #if defined(__HIP__)
-#define PORTABLE_HIP_DEVICE static __attribute__((device)) inline __attribute__((always_inline))
+// Without lines of their own: what they do wrong is at the line that calls them.
+#define PORTABLE_HIP_DEVICE static __attribute__((device)) inline __attribute__((always_inline, nodebug))
 
 #define PORTABLE_HIP_MATH1(X)                                                                                          \
     X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(cbrt) X(ceil) X(cos) X(cosh) X(erf) X(erfc) X(exp) X(exp2)     \

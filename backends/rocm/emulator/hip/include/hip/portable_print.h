@@ -39,8 +39,7 @@ template <class... A> PORTABLE_HIP_DEVICE int printf(const char *format, A... ar
     return portable_hip_print(format, portable_hip_print_word(arguments)...);
 }
 
-__attribute__((device, noinline)) inline void __assert_fail(const char *assertion, const char *file, unsigned line,
-                                                            const char *function) {
+PORTABLE_HIP_DEVICE void __assert_fail(const char *assertion, const char *file, unsigned line, const char *function) {
     printf("%s:%u: %s: Device-side assertion `%s' failed.\n", file, line, function, assertion);
     __builtin_trap();
 }
