@@ -74,7 +74,7 @@ class KernelLaunch:
     """A kernel on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
 
     `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
-    `buffers`."""
+    `buffers`. The workgroups of a `cooperative` one may wait for one another: each has a thread of the CPU."""
 
     kernel: Kernel
     grid: tuple[int, int, int]
@@ -82,6 +82,7 @@ class KernelLaunch:
     shared: int
     kernarg: bytes
     buffers: Sequence[Buffer]
+    cooperative: bool = False
 
     @property
     def workgroups(self) -> int:
@@ -172,7 +173,8 @@ def launch(
     executed = memory = None
     if count:
         executed, memory = prepared.count()
-    prepared.run(min(given.workgroups, threads or len(os.sched_getaffinity(0))))
+    at_once = given.workgroups if given.cooperative else threads or len(os.sched_getaffinity(0))
+    prepared.run(min(given.workgroups, at_once))
     if executed is None or memory is None:
         return None
     return Counters(

@@ -144,7 +144,7 @@ class EmulatedRuntime:
         needed = _explicit_bytes(kernel)
         if len(kernarg) < needed:
             raise LaunchError(name, f"it reads {needed} bytes of arguments; {len(kernarg)} were given")
-        given = KernelLaunch(kernel, grid, block, shared, bytes(kernarg), buffers)
+        given = KernelLaunch(kernel, grid, block, shared, bytes(kernarg), buffers, cooperative)
         modelled = getattr(self._tracing, "modelled", None)
         if modelled is not None:
             from portable.backends.rocm.emulator import timing
@@ -152,8 +152,7 @@ class EmulatedRuntime:
             modelled.append(timing.model(given))
             return
         traces = getattr(self._tracing, "traces", None)
-        threads = given.workgroups if cooperative else None
-        counters = launch(given, threads=threads, count=traces is not None)
+        counters = launch(given, count=traces is not None)
         if traces is not None and counters is not None:
             lines = counters.by_source_line()
             traces.append(Trace(name, grid, counters.rows(), lines, counters.figures(), counters.bound()))

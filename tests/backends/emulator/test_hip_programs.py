@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from typing import Any
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -381,7 +382,7 @@ def test_a_failed_assertion(emulate):
 
 def test_every_declared_function_is_there():
     """In libamdhip64, and an answer of Python's for every call that it hands on."""
-    symbols = ELFFile(io.BytesIO(build.runtime_image())).get_section_by_name(".dynsym")
+    symbols: Any = ELFFile(io.BytesIO(build.runtime_image())).get_section_by_name(".dynsym")
     there = {each.name for each in symbols.iter_symbols() if each["st_shndx"] != "SHN_UNDEF"}
     headers = "".join(
         (build.INCLUDE / "hip" / name).read_text() for name in ("hip_runtime_api.h", "hiprtc.h")
