@@ -74,7 +74,7 @@ class KernelLaunch:
     """A kernel on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
 
     `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
-    `buffers`. The workgroups of a `cooperative` one may wait for one another: each has a thread of the CPU."""
+    `buffers`. The workgroups of a `cooperative` one, which may wait for each other, have a thread each."""
 
     kernel: Kernel
     grid: tuple[int, int, int]

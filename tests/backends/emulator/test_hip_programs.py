@@ -85,23 +85,32 @@ def test_a_fault_is_a_finding_at_its_source_line(emulate, tmp_path):
     assert place["region"]["startLine"] == line and place["artifactLocation"]["uri"] == "program.hip"
 
 
-def test_a_finding_makes_the_status_1(emulate):
-    program = r"""
-        __global__ void fill(int *to) { to[threadIdx.x] = 1; }
-        int main() {
-            int *small, host[64] = {};
-            CHECK(hipMalloc(&small, 128));
-            printf("%d", hipMemcpy(small, host, 129, hipMemcpyHostToDevice));
-            HERE;
-            return 0;
-        }
-    """
-    code, out, err = emulate(program, "-DHERE=fill<<<1, 64>>>(host)")
-    assert code == 1 and out == "1"
-    assert "hipMemcpy: out-of-bounds: writes 129 bytes at offset 0 of the 128 bytes of hipMalloc 1" in err
-    assert "fill(int*): out-of-bounds: write" in err  # to the host's memory
-    code, out, err = emulate(program, "-DHERE=hipFree(small), fill<<<1, 8>>>(small)")
-    assert code == 1 and "fill(int*): out-of-bounds: write" in err  # to freed memory
+ILL = r"""
+__global__ void fill(int *to) { to[threadIdx.x] = 1; }
+int main() {
+    int *small, host[64] = {};
+    CHECK(hipMalloc(&small, 128));
+    HERE;
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("fill<<<1, 64>>>(host)", "fill(int*): out-of-bounds: write of 4 bytes"),
+        ("hipFree(small), fill<<<1, 8>>>(small)", "fill(int*): out-of-bounds: write of 4 bytes"),
+        (
+            "hipMemcpy(small, host, 129, hipMemcpyHostToDevice)",
+            "hipMemcpy: out-of-bounds: writes 129 bytes at offset 0 of the 128 bytes of hipMalloc 1",
+        ),
+        ("hipMemset(small + 1, 0, 128)", "hipMemset: out-of-bounds: writes 128 bytes at offset 4"),
+    ],
+)
+def test_memory_that_is_not_the_gpu_s(emulate, what, says):
+    code, _, err = emulate(ILL, f"-DHERE={what}")
+    assert code == 1 and f"finding: {says}" in err
 
 
 def test_memory_symbols_streams_and_events(emulate):
@@ -416,3 +425,56 @@ def test_the_page_runs_as_written(tmp_path, monkeypatch, capfd):
     lines = shown.splitlines()
     wanted = [*lines[:2], lines[3], lines[4].split(",")[0], lines[6]]  # without addresses and registers
     assert code == 1 and all(line in said.out + said.err for line in wanted), said
+
+
+def functions(number: int) -> list[str]:
+    """The names of C's functions of so many arguments that the header for devices has."""
+    text = (build.INCLUDE / "hip/portable_math.h").read_text()
+    (listed,) = re.findall(rf"#define PORTABLE_HIP_MATH{number}\(X\)((?:.*\\\n)*.*)", text)
+    return re.findall(r"X\((\w+)\)", listed)
+
+
+@pytest.mark.slow
+def test_mathematics_are_those_of_the_host(emulate):
+    """Every function in float, by both its names, and in double against the host's in double: within 4 ulp
+    of float (16 for the gammas), and 1e-13."""
+    rows = []
+    for name, arguments in [(f, "x") for f in functions(1)] + [(f, "x, y") for f in functions(2)]:
+        floats = arguments.replace("x", "(float)x").replace("y", "(float)y")
+        rows.append((f"{name}f({floats})", f"std::{name}({floats})", f"{name}({arguments})"))
+    device = "".join(f"*out++ = {a}; *out++ = {b}; *out++ = {c};" for a, b, c in rows)
+    host = "".join(f"*out++ = {c};" for _, _, c in rows)
+    code, out, err = emulate(
+        f"__global__ void device(double *out, double x, double y) {{ {device} }}"
+        f"void host(double *out, double x, double y) {{ {host} }}"
+        f"enum {{ ROWS = {len(rows)} }};"
+        r"""
+        int main() {
+            double *out, expected[ROWS];
+            CHECK(hipMallocManaged(&out, 3 * ROWS * sizeof(double)));
+            const float points[][2] = {{0.37f, 0.81f}, {0.9f, -1.7f}, {2.5f, 3.25f}, {11.125f, 0.5f}};
+            for (auto &p : points) {
+                device<<<1, 1>>>(out, p[0], p[1]);
+                CHECK(hipDeviceSynchronize());
+                host(expected, p[0], p[1]);
+                for (int i = 0; i < ROWS; i++) {
+                    double *row = out + 3 * i;
+                    for (int k = 0; k < 3; k++) printf("%d %d %.17g %.17g\n", i, k, row[k], expected[i]);
+                }
+            }
+        }
+        """
+    )
+    assert code == 0, err
+    wrong = []
+    for line in out.splitlines():
+        row, kind, found, expected = line.split()
+        ulps = 16 if "gamma" in rows[int(row)][0] else 4
+        near = 1e-13 if kind == "2" else ulps * 2**-23
+        if "nan" in expected:
+            right = "nan" in found
+        else:
+            right = abs(float(found) - float(expected)) <= near * max(abs(float(expected)), 2**-120)
+        if not right:
+            wrong.append((rows[int(row)][int(kind)], found, expected))
+    assert len(rows) > 40 and not wrong
