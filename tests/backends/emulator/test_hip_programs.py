@@ -189,6 +189,7 @@ def test_kernels_print(emulate):
     ("ending", "status", "says"),
     [
         ("exit(7);", 7, ""),
+        ("_Exit(300);", 44, ""),
         ("abort();", 134, "SIGABRT"),
         ("*(volatile int *)nullptr = 1;", 139, "SIGSEGV"),
     ],
@@ -478,3 +479,39 @@ def test_mathematics_are_those_of_the_host(emulate):
         if not right:
             wrong.append((rows[int(row)][int(kind)], found, expected))
     assert len(rows) > 40 and not wrong
+
+
+@pytest.mark.slow
+def test_a_program_of_cplusplus(emulate):
+    """Exceptions, threads that launch, an object that frees memory after main; one that nobody catches."""
+    code, out, err = emulate(r"""
+        #include <iostream>
+        #include <stdexcept>
+        #include <thread>
+        #include <vector>
+        template <class T, int N> __global__ void add(T *x) { x[threadIdx.x + blockIdx.x * blockDim.x] += N; }
+        struct Memory {
+            int *at = nullptr;
+            ~Memory() { std::cout << hipGetErrorString(hipFree(at)) << std::endl; }
+        } memory;
+        int main() {
+            CHECK(hipMalloc(&memory.at, 4096));
+            CHECK(hipMemset(memory.at, 0, 4096));
+            std::vector<std::thread> threads;
+            for (int i = 0; i < 4; i++)
+                threads.emplace_back([] { for (int k = 0; k < 20; k++) add<int, 2><<<4, 256>>>(memory.at); });
+            for (auto &thread : threads) thread.join();
+            int found[1024], wrong = 0;
+            CHECK(hipMemcpy(found, memory.at, 4096, hipMemcpyDeviceToHost));
+            for (int each : found) wrong += each != 160;
+            try {
+                throw std::runtime_error("caught");
+            } catch (const std::exception &error) {
+                std::cout << wrong << " wrong, " << error.what() << std::endl;
+            }
+        }
+    """)
+    assert (code, out) == (0, "0 wrong, caught\nno error\n") and "80 launches of 1 kernel" in err
+    program = "#include <vector>\nint main() { std::vector<int>().at(3) = 1; }"
+    code, _, err = emulate(program)
+    assert code == 134 and "std::out_of_range" in err and "ended by SIGABRT" in err

@@ -10,6 +10,7 @@ import ctypes
 import itertools
 import struct
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,7 @@ class Api:
         self._print_records = print_records
         self._print_to = ctypes.create_string_buffer(16 + _PRINT_BYTES)
         struct.pack_into("<QQ", self._print_to, 0, 0, _PRINT_BYTES)
+        self._running = threading.Lock()  # held by a launch: those of several threads are one after the other
         self._faulted = False
         self._timed = 0
         self._handles = itertools.count(0x1000, 16)
@@ -83,7 +85,9 @@ class Api:
         return [asked] if self._timed else []
 
     def nothing(self) -> None:
-        """hipDeviceSynchronize and its like."""
+        """hipDeviceSynchronize and its like: a launch of another thread may run still."""
+        with self._running:
+            pass
 
     # Device.
 
@@ -209,6 +213,7 @@ class Api:
 
     def hipMemcpy(self, to: int, source: int, nbytes: int, kind: int) -> int | None:
         """Whether the copy may be made; the caller makes it."""
+        self.nothing()
         if nbytes == 0:
             return None
         wrote = self._extent("hipMemcpy", "writes", to, nbytes)
@@ -454,7 +459,7 @@ class Api:
         buffers = [Buffer(names.get(p.address, p.name), p.address, p.nbytes, p.writable) for p in pieces]
         buffers.append(Buffer("the text of printf", ctypes.addressof(self._print_to), len(self._print_to)))
         try:
-            with self._listen(kernel, None):
+            with self._running, self._listen(kernel, None):
                 self._runtime.launch(
                     function, grid, block, shared, 0, kernarg, name, buffers=buffers, cooperative=cooperative
                 )

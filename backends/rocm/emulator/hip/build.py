@@ -45,6 +45,7 @@ def host_library(source: Path, code: bytes, options: Sequence[str], target: Path
         image.write_bytes(code)
         runtime.write_bytes(runtime_image())
         flags = [*_language(source, options), "--cuda-host-only", "-O1", "-g", "-fPIC", "-c"]
+        flags += ["-include", "hip/portable_finish.h"]
         flags += ["-Xclang", "-fcuda-include-gpubinary", "-Xclang", str(image)]
         _run(source.name, [*rocm.toolchain().clang, *flags, str(source), "-o", str(made)])
         link = [_linker(), "-shared", "-pthread", "-Wl,-Bsymbolic", "-Wl,--no-undefined"]

@@ -57,8 +57,9 @@ def _run(library: Path, arch: str, found: Programs, arguments: Sequence[str]) ->
         api = Api(runtime(arch), found, hip.portable_hip_print_records)
         answer = _CALLBACK(lambda name, words: api.call(name.decode(), words))
         hip.portable_hip_answer(answer)
-        main = ctypes.CDLL(str(library)).main
-    except OSError as error:
+        program = ctypes.CDLL(str(library))
+        main, finish = program.main, program.portable_hip_finish
+    except (OSError, AttributeError) as error:
         raise LaunchError(library.stem, f"it is not loaded: {error}") from error
     words = [os.fsencode(each) for each in arguments]
     argv = (ctypes.c_char_p * (len(words) + 1))(*words, None)
@@ -66,7 +67,7 @@ def _run(library: Path, arch: str, found: Programs, arguments: Sequence[str]) ->
     sys.stdout.flush()
     former = signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would wait for the program's end
     try:
-        status = hip.portable_hip_run(main, len(words), argv, environment)
+        status = hip.portable_hip_run(main, finish, len(words), argv, environment)
     finally:
         signal.signal(signal.SIGINT, former)
         hip.portable_hip_answer(None)

@@ -10,7 +10,7 @@
 
 static sigjmp_buf start;
 static pthread_t runner;
-static volatile bool running;
+static volatile bool running, finish_follows;
 static const int crashes[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 enum { CRASHES = sizeof crashes / sizeof crashes[0] };
 
@@ -21,27 +21,42 @@ static void on_crash(int signal) {
     raise(signal);
 }
 
-// The linker leads the program's own calls of exit, _exit and quick_exit here. The stack is left as it is, as exit does.
-extern "C" EXPORT void __wrap_exit(int status) {
+static void end(int status, bool finishes) {
+    finish_follows = finishes;
     if (running && pthread_equal(runner, pthread_self())) siglongjmp(start, 1 + (status & 255));
-    if (running) fputs("portable: exit was called by another thread than main's: the findings are not listed\n", stderr);
+    if (running) fputs("portable: another thread than main's ended the program: no findings are listed\n", stderr);
     fflush(NULL);
     _exit(status);
 }
 
-// Returns the exit status; 256 and the signal's number after a crash.
-extern "C" EXPORT int portable_hip_run(int (*program)(int, char **, char **), int count, char **arguments,
-                                       char **environment) {
+// The linker leads the program's own calls of these functions here. The stack is left as it is, as they do.
+extern "C" EXPORT void __wrap_exit(int status) { end(status, true); }
+extern "C" EXPORT void __wrap_quick_exit(int status) { end(status, false); }
+extern "C" EXPORT void __wrap__exit(int status) { end(status, false); }
+extern "C" EXPORT void __wrap__Exit(int status) { end(status, false); }
+
+// Runs `program`, then `finish`, its destructors and functions of atexit. Returns the exit status; 256 and the signal's
+// number after a crash.
+extern "C" EXPORT int portable_hip_run(int (*program)(int, char **, char **), void (*finish)(), int count,
+                                       char **arguments, char **environment) {
     struct sigaction action, former[CRASHES];
     memset(&action, 0, sizeof action);
     action.sa_handler = on_crash;
     action.sa_flags = SA_NODEFER;
     for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &action, &former[i]);
     runner = pthread_self();
-    int status = sigsetjmp(start, 1);
+    running = true;
+    volatile int status = sigsetjmp(start, 1);
     if (status == 0) {
-        running = true;
+        finish_follows = true;
         status = 1 + (program(count, arguments, environment) & 255);
+    }
+    if (status <= 256 && finish_follows) {
+        const int ended = sigsetjmp(start, 1);
+        if (ended)
+            status = ended;
+        else
+            finish();
     }
     running = false;
     for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &former[i], NULL);
