@@ -407,6 +407,21 @@ def test_every_declared_function_is_there():
     assert set(calls) <= answers
 
 
+def test_code_that_is_not_emulated(emulate):
+    code, out, err = emulate(r"""
+        __global__ void odd() { asm volatile("s_sethalt 1"); }
+        int main() {
+            hipModule_t module;
+            printf("%s ", NAME(hipModuleLoadData(&module, "no code object, but a text")));
+            odd<<<1, 1>>>();
+            printf("%s", NAME(hipGetLastError()));
+        }
+    """)
+    assert (code, out) == (1, "hipErrorInvalidImage hipErrorLaunchFailure")
+    assert "neither an ELF file nor clang's offload bundle" in err
+    assert "finding: odd(): unsupported" in err and "s_sethalt" in err
+
+
 @pytest.mark.slow
 def test_two_gpus(emulate):
     code, out, err = emulate(SAXPY, "-DLIMIT=n", gpu="gfx90a,gfx1201", arguments=("x",))

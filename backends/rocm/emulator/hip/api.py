@@ -292,19 +292,23 @@ class Api:
 
     # Modules.
 
+    # The program's own code, registered before main. Where it cannot be loaded its kernels are unknown.
+
     def register_binary(self, module: int, binary: int) -> None:
-        self._load(module, modules.image_at(binary, self.arch))
+        self._load(module, binary)
 
     def register_function(self, module: int, stub: int, name: int) -> None:
-        self._functions[stub] = (self._modules[module], ctypes.string_at(name).decode())
+        if module in self._modules:
+            self._functions[stub] = (self._modules[module], ctypes.string_at(name).decode())
 
     def register_variable(self, module: int, shadow: int, name: int) -> None:
-        piece = self._modules[module].variables.get(ctypes.string_at(name).decode())
+        variables = self._modules[module].variables if module in self._modules else {}
+        piece = variables.get(ctypes.string_at(name).decode())
         if piece is not None:
             self._symbols[shadow] = piece
 
-    def hipModuleLoadData(self, module: int, image: int) -> None:
-        self._load(module, modules.image_at(image, self.arch))
+    def hipModuleLoadData(self, module: int, image: int) -> int | None:
+        return self._load(module, image)
 
     def hipModuleLoad(self, module: int, file: int) -> int | None:
         try:
@@ -312,13 +316,19 @@ class Api:
                 image = ctypes.create_string_buffer(opened.read() + bytes(64))
         except OSError:
             return FILE_NOT_FOUND
-        self._load(module, modules.image_at(ctypes.addressof(image), self.arch))
-        return None
+        return self._load(module, ctypes.addressof(image))
 
-    def _load(self, module: int, image: bytes) -> None:
+    def _load(self, module: int, image: int) -> int | None:
+        try:
+            code = modules.image_at(image, self.arch)
+            loaded = modules.load(self._runtime, code, ctypes.addressof(self._print_to))
+        except (LaunchError, EmulatorError) as error:
+            print(f"portable: {error}", file=sys.stderr)
+            return INVALID_IMAGE
         handle = next(self._handles)
-        self._modules[handle] = modules.load(self._runtime, image, ctypes.addressof(self._print_to))
+        self._modules[handle] = loaded
         _store(module, "<Q", handle)
+        return None
 
     def hipModuleUnload(self, module: int) -> int | None:
         found = self._modules.pop(module, None)

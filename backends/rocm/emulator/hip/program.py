@@ -45,7 +45,7 @@ def program(source: Path, arch: str, options: Sequence[str]) -> HostProgram:
 @functools.cache
 def _libamdhip64() -> ctypes.CDLL:
     """This process's; the loader knows it by its name where a program asks for it."""
-    hip = ctypes.CDLL(native_build.in_memory(build.runtime_image(), build.LIBRARY), ctypes.RTLD_GLOBAL)
+    hip = ctypes.CDLL(native_build.in_memory(build.runtime_image(), build.LIBRARY))
     hip.portable_hip_print_records.argtypes = (ctypes.c_void_p,)
     return hip
 
