@@ -19,8 +19,12 @@ from portable.commands import sarif
 from portable.errors import PortableError
 from portable.runtime import emulate as emulation
 
-_COMPILER = (("-I", "DIR", "where it includes files from"), ("-D", "NAME[=VALUE]", "a macro"))
-"""Options of `portable emulate` that the compiler gets: flag, what it takes, help."""
+_COMPILER = {
+    "-I": ("DIR", "-I{}", "where it includes files from"),
+    "-D": ("NAME[=VALUE]", "-D{}", "a macro"),
+    "-std": ("STANDARD", "-std={}", "as c++20"),
+}
+"""Options of `portable emulate` that the compiler gets: what one takes, how the compiler takes it, help."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a kernel may access of a tensor (default: %(default)s)",
     )
     parser.add_argument("--sarif", metavar="FILE", help="write the findings to this file, as SARIF")
-    for flag, what, help in _COMPILER:
+    for flag, (what, _, help) in _COMPILER.items():
         parser.add_argument(
             flag, metavar=what, action="append", default=[], help=f"of a compiled program: {help}"
         )
@@ -59,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compiler_options(args: argparse.Namespace) -> list[str]:
-    return [f"{flag}{value}" for flag, _, _ in _COMPILER for value in getattr(args, flag[1:])]
+    return [
+        form.format(value) for flag, (_, form, _) in _COMPILER.items() for value in getattr(args, flag[1:])
+    ]
 
 
 def _flag(name: str, value: str | None) -> list[str]:

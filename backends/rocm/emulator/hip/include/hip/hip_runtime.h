@@ -6,7 +6,11 @@
 #include <hip/portable_device.h>
 
 #if defined(__cplusplus) && defined(__HIP__)
-#define hipLaunchKernelGGL(kernel, grid, block, shared, stream, ...) kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
+// A kernel that is a template takes its types from the arguments.
+template <class... A, class F = void (*)(A...)>
+void hipLaunchKernelGGL(F kernel, dim3 grid, dim3 block, unsigned shared, hipStream_t stream, A... arguments) {
+    kernel<<<grid, block, shared, stream>>>(arguments...);
+}
 #define HIP_KERNEL_NAME(...) __VA_ARGS__
 #define HIP_DYNAMIC_SHARED(type, name) extern __shared__ type name[];
 #define HIP_SYMBOL(symbol) symbol
