@@ -6,13 +6,13 @@ import ctypes
 import itertools
 import struct
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from portable.backends.rocm.emulator.hip import build
 from portable.errors import CompileError
 
-INVALID_INPUT, INVALID_PROGRAM, COMPILATION, NAME = 3, 4, 6, 8  # of hiprtcResult
+INVALID_PROGRAM, COMPILATION = 4, 6  # of hiprtcResult
 
 
 @dataclass
@@ -22,7 +22,6 @@ class _Program:
     headers: dict[str, str]
     log: bytes = b"\0"
     code: bytes = b""
-    kept: list[bytes] = field(default_factory=list)
 
 
 class Compiler:
