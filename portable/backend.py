@@ -11,7 +11,7 @@ import platform
 import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -182,7 +182,8 @@ class Finding:
 class Programs:
     """What programs did on an emulated GPU so far: launches by kernel; by kernel how often an autotuner took
     its first configuration that fits; findings. `header` says what the GPU is; `instructions` are the kinds
-    that the launched kernels have, by how closely they follow the hardware (EXACT, or a few words)."""
+    that the launched kernels have, by how closely they follow the hardware (EXACT, or a few words); `notes`
+    are further lines for the reader."""
 
     EXACT: ClassVar[str] = "exact"
 
@@ -191,6 +192,7 @@ class Programs:
     tuned: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     instructions: dict[str, set[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def fidelity(self) -> str:
         """One sentence about `instructions`; empty before the first launch."""
@@ -205,6 +207,16 @@ class Programs:
         return "instructions: " + "; ".join(said)
 
 
+@dataclass(frozen=True)
+class HostProgram:
+    """A compiled program, host code included: `run(arguments)`, the first its name, runs it once in this
+    process and returns its exit status (128 and the signal's number after a crash); `found` is what its
+    kernels did."""
+
+    found: Programs
+    run: Callable[[Sequence[str]], int]
+
+
 class Backend(ABC):
     """One vendor. Instances are made once per process; every method may be called from any thread."""
 
@@ -212,6 +224,7 @@ class Backend(ABC):
     languages: ClassVar[tuple[str, ...]]
     device_type: str = "cpu"
     order: ClassVar[int] = 0
+    program_suffixes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -339,6 +352,11 @@ class Backend(ABC):
         """A block in which programs written for the vendor's GPU run on this device, as `portable.emulated`
         says. Raises BackendError where the device is not emulated."""
         raise BackendError(f"The {self.name} backend emulates no GPU: programs run on it as they are")
+
+    def host_program(self, source: Path, options: Sequence[str]) -> HostProgram:
+        """Compile a program in the vendor's language, host code included, for this emulated device; its file
+        has one of `program_suffixes`. `options` are the compiler's. Raises CompileError."""
+        raise BackendError(f"The {self.name} backend emulates no GPU: compile {source.name} as usual")
 
     def count(self) -> int:
         """How many devices there are."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from portable.backends.rocm.metadata import resources
 
-__all__ = ["Toolchain", "compile", "resources", "toolchain"]
+__all__ = ["Toolchain", "code_object", "compile", "resources", "toolchain"]
 
 _HERE = Path(__file__).resolve().parent
 _KERNELS = _HERE.parent.parent / "kernels"
@@ -52,9 +52,15 @@ def compile(
     `includes` are searched after this folder and `kernels/`; `debug` adds line tables, which change no
     instruction. Raises `portable.errors.CompileError` with the compiler's message.
     """
-    tools = toolchain()
     arch = arch.split(":")[0]
-    what = f"{source.name} for {arch}"
+    flags = _flags(arch, defines, includes, debug)
+    return code_object(f"{source.name} for {arch}", source, arch, flags)
+
+
+def code_object(what: str, source: Path, arch: str, flags: list[str]) -> bytes:
+    """The code object of a HIP C++ file: compiled with these flags, linked with AMD's device libraries where
+    they are there. Raises `portable.errors.CompileError`, which says `what` was compiled."""
+    tools = toolchain()
     with tempfile.TemporaryDirectory(prefix="portable-") as folder:
         assembly, relocatable, linked, controls = (
             os.path.join(folder, f"kernel.{end}") for end in ("s", "o", "co", "bc")
@@ -63,7 +69,8 @@ def compile(
         if libraries:
             Path(controls).write_bytes(_controls(tools, arch))
             libraries.append(controls)
-        flags = _flags(arch, defines, includes, libraries, debug)
+        linked_in = [flag for path in libraries for flag in _cc1("-mlink-builtin-bitcode", path)]
+        flags = [*flags, _CODE_OBJECT, *linked_in]
         _run(what, [*tools.clang, *flags, "-S", str(source), "-o", assembly])
         _run(what, [*tools.clang, *_target(arch), "-x", "assembler", assembly, "-o", relocatable])
         _run(what, [*tools.lld, "-shared", "--no-undefined", relocatable, "-o", linked])
@@ -88,19 +95,20 @@ def _flags(
     arch: str,
     defines: tuple[tuple[str, int | str], ...],
     includes: tuple[Path, ...],
-    libraries: list[str],
     debug: bool,
 ) -> list[str]:
     flags = ["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", f"--offload-arch={arch}"]
     flags += ["-nogpulib", "-nogpuinc", "-O3", "-std=c++17", "-ffp-contract=on", "-Wall"]
     flags.append("-fuse-cuid=none")  # a hash of the paths would make every build differ
-    flags += [_CODE_OBJECT, *(f"-I{folder}" for folder in (_HERE, _KERNELS, *includes))]
+    flags += [f"-I{folder}" for folder in (_HERE, _KERNELS, *includes)]
     if debug:  # names without this machine's folders, so that the same source makes the same bytes anywhere
         flags += ["-gline-tables-only", "-fdebug-compilation-dir=."]
         flags += [f"-fdebug-prefix-map={_HERE}=rocm", f"-fdebug-prefix-map={_KERNELS}=kernels"]
-    for path in libraries:
-        flags += ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", path]
     return flags + [f"-D{name}={value}" for name, value in defines]
+
+
+def _cc1(*flags: str) -> list[str]:
+    return [each for flag in flags for each in ("-Xclang", flag)]
 
 
 def _isa_version(arch: str) -> int:

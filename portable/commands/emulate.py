@@ -19,6 +19,13 @@ from portable.commands import sarif
 from portable.errors import PortableError
 from portable.runtime import emulate as emulation
 
+_COMPILER = {
+    "-I": ("DIR", "-I{}", "where it includes files from"),
+    "-D": ("NAME[=VALUE]", "-D{}", "a macro"),
+    "-std": ("STANDARD", "-std={}", "as c++20"),
+}
+"""Options of `portable emulate` that the compiler gets: what one takes, how the compiler takes it, help."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -31,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a kernel may access of a tensor (default: %(default)s)",
     )
     parser.add_argument("--sarif", metavar="FILE", help="write the findings to this file, as SARIF")
+    for flag, (what, _, help) in _COMPILER.items():
+        parser.add_argument(
+            flag, metavar=what, action="append", default=[], help=f"of a compiled program: {help}"
+        )
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as python -m")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGUMENT...]")
 
@@ -42,13 +53,19 @@ def run(args: argparse.Namespace) -> int:
     archs = args.gpu.split(",")
     if len(archs) == 1:
         return _run(archs[0], args)
-    options = ["--extents", args.extents, *["-m"] * args.module]
+    options = ["--extents", args.extents, *["-m"] * args.module, *_compiler_options(args)]
     command = [sys.executable, "-m", "portable", "emulate", *options]
     return each_in_a_process(
         archs,
         args.sarif,
         lambda arch, file: [*command, "--gpu", arch, *_flag("--sarif", file), *args.program],
     )
+
+
+def _compiler_options(args: argparse.Namespace) -> list[str]:
+    return [
+        form.format(value) for flag, (_, form, _) in _COMPILER.items() for value in getattr(args, flag[1:])
+    ]
 
 
 def _flag(name: str, value: str | None) -> list[str]:
@@ -73,9 +90,19 @@ def each_in_a_process(
 
 
 def _run(arch: str, args: argparse.Namespace) -> int:
-    with portable.emulated(arch, extents=args.extents) as found:
+    name = Path(args.program[0])
+    device = emulation.backend(arch)
+    if not args.module and name.suffix in device.program_suffixes:
+        if not name.is_file():
+            raise PortableError(f"portable emulate: there is no file {name}")
+        program = device.host_program(name, _compiler_options(args))
+        found = program.found
         print(f"portable: {found.header}", file=sys.stderr)
-        status = _execute(args.program, args.module)
+        status = program.run(args.program)
+    else:
+        with portable.emulated(arch, extents=args.extents) as found:
+            print(f"portable: {found.header}", file=sys.stderr)
+            status = _execute(args.program, args.module)
     sys.stdout.flush()
     for line in summary(found):
         print(f"portable: {line}", file=sys.stderr)
@@ -123,6 +150,7 @@ def summary(found: Programs) -> list[str]:
         lines.append(f"autotuning: {tuned} of the first configuration that fits; nothing is timed")
     if found.instructions:
         lines.append(found.fidelity())
+    lines += found.notes
     for finding, times in Counter(found.findings).items():
         lines.append(f"finding{f' ({times} times)' * (times > 1)}: {finding.message}")
         lines += excerpt(finding)

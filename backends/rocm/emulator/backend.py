@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from portable.backend import Backend, CodeObject, Detection, Machine, Modelled, ModelledRoof, Programs, Trace
+from portable.backend import (
+    Backend,
+    CodeObject,
+    Detection,
+    HostProgram,
+    Machine,
+    Modelled,
+    ModelledRoof,
+    Programs,
+    Trace,
+)
 from portable.backends.rocm import pipe_model
 from portable.backends.rocm.backend import TARGETS, RocmBackend
 from portable.backends.rocm.emulator import native_build
@@ -41,6 +51,7 @@ class EmulatedRocmBackend(RocmBackend):
     """RocmBackend whose one device is an emulated GPU of `arch`; its tensors are CPU tensors."""
 
     device_type = "cpu"
+    program_suffixes = (".hip", ".cpp", ".cc", ".cxx")
 
     def __init__(self, folder: Path, arch: str):
         super().__init__(folder)
@@ -70,6 +81,11 @@ class EmulatedRocmBackend(RocmBackend):
         from portable.backends.rocm.emulator.programs import programs
 
         return programs(self._device, extents)
+
+    def host_program(self, source: Path, options: Sequence[str]) -> HostProgram:
+        from portable.backends.rocm.emulator.hip.program import program
+
+        return program(source, self._device.arch, options)
 
     def load(self, code: CodeObject, device: Device) -> Any:
         from portable.backends.rocm.emulator import launch  # noqa: F401 - under the lock that a fork waits for

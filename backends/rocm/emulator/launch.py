@@ -74,7 +74,7 @@ class KernelLaunch:
     """A kernel on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
 
     `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
-    `buffers`."""
+    `buffers`. The workgroups of a `cooperative` one, which may wait for each other, have a thread each."""
 
     kernel: Kernel
     grid: tuple[int, int, int]
@@ -82,6 +82,7 @@ class KernelLaunch:
     shared: int
     kernarg: bytes
     buffers: Sequence[Buffer]
+    cooperative: bool = False
 
     @property
     def workgroups(self) -> int:
@@ -172,7 +173,8 @@ def launch(
     executed = memory = None
     if count:
         executed, memory = prepared.count()
-    prepared.run(min(given.workgroups, threads or len(os.sched_getaffinity(0))))
+    at_once = given.workgroups if given.cooperative else threads or len(os.sched_getaffinity(0))
+    prepared.run(min(given.workgroups, at_once))
     if executed is None or memory is None:
         return None
     return Counters(
@@ -244,8 +246,10 @@ class _Prepared:
             "the code object": linked.memory,
             "the dispatch packet": packet,
         }
-        self.names += own
-        rows += [(memory.address, memory.size, 0) for memory in own.values()]
+        for name, memory in own.items():
+            pieces = _without(memory, buffers)
+            self.names += [name] * len(pieces)
+            rows += [(address, size, 0) for address, size in pieces]
         ranges = (abi.Range * len(rows))(*(abi.Range(*row, i) for i, row in enumerate(rows)))
         self._kept = (segment, packet)
         self.state = state = abi.Launch(
@@ -292,6 +296,17 @@ class _Prepared:
         _run(self.state, threads)
         if self.state.fault_taken:
             raise _fault(self.kernel, self.linked, self.state.fault, self.names)
+
+
+def _without(memory: _AlignedMemory, buffers: Sequence[Buffer]) -> list[tuple[int, int]]:
+    """(address, bytes) of what is left of `memory` without the buffers in it: variables of a code object."""
+    at, end = memory.address, memory.address + memory.size
+    pieces = []
+    inside = [each for each in buffers if at <= each.address < end]
+    for each in sorted(inside, key=lambda each: each.address):
+        pieces.append((at, each.address - at))
+        at = each.address + each.nbytes
+    return [(start, size) for start, size in (*pieces, (at, end - at)) if size > 0]
 
 
 def _check(given: KernelLaunch) -> None:

@@ -82,7 +82,7 @@ def missing() -> str | None:
 def library() -> Library:
     """This process's library. Raises CompileError if it cannot be built, LaunchError if not loaded."""
     try:
-        return Library(_in_memory(image()))
+        return Library(in_memory(image(), "portable-emulator"))
     except OSError as error:
         raise LaunchError("the emulator", f"its library is not loaded: {error}") from error
 
@@ -118,12 +118,12 @@ def _folders() -> Iterator[Path]:
             yield folder
 
 
-def _in_memory(image: bytes) -> str:
+def in_memory(image: bytes, name: str) -> str:
     """A path of `image` in memory that no other process writes: what was hashed is what the loader maps.
 
     The file stays open, because the loader takes an equal path for the library that it knows.
     """
-    descriptor = os.memfd_create("portable-emulator")
+    descriptor = os.memfd_create(name)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(image)
     return f"/proc/{os.getpid()}/fd/{descriptor}"

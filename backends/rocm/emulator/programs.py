@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from portable.backend import Finding, Programs
-from portable.backends.rocm.emulator import fidelity, torch_gpu, triton_driver
-from portable.backends.rocm.emulator.faults import KernelFault
+from portable.backend import Programs
+from portable.backends.rocm.emulator import torch_gpu, triton_driver
+from portable.backends.rocm.emulator.found import listener
 from portable.plan import Device
 
 
@@ -23,23 +23,8 @@ def programs(device: Device, extents: str) -> Iterator[Programs]:
     from triton.runtime import autotuner
 
     found = Programs(_header(device))
-    known: set[Any] = set()
-
-    @contextmanager
-    def listen(kernel: Any, file: str | None) -> Iterator[None]:
-        found.launches[kernel.name] += 1
-        if kernel.code not in known:
-            known.add(kernel.code)
-            for how, names in fidelity.instructions(kernel.code).items():
-                found.instructions.setdefault(how, set()).update(names)
-        try:
-            yield
-        except KernelFault as fault:
-            found.findings.append(_finding(fault, file))
-            raise
-
     patches = torch_gpu.Patches()
-    with triton_driver.emulated(device.arch, extents, listen) as driver:
+    with triton_driver.emulated(device.arch, extents, listener(found)) as driver:
         driver.torch_device = torch.device("cuda", 0)
         capability = driver.get_device_capability()
         with torch_gpu.torch_gpu(device, capability):
@@ -56,17 +41,6 @@ def _header(device: Device) -> str:
         f"emulated {device.arch}: Triton's kernels run as its machine code on the CPU, not on a GPU; "
         f"device='cuda' is CPU memory, torch's own operators are the CPU's; no timings"
     )
-
-
-def _finding(fault: KernelFault, file: str | None) -> Finding:
-    """`file` is the kernel's own. Triton's cache knows a kernel by its text, so the path in its machine code
-    may be that of a copy; lines of other files, which were inlined, are where the machine code says."""
-    lines = [each.rpartition(":") for each in (fault.source, *fault.inlined_at) if each]
-    if not lines:
-        return Finding(fault.kind, fault.kernel, str(fault), None, None)
-    (name, _, line), (own, _, _) = lines[0], lines[-1]
-    path = file if file is not None and name == own else fault.path
-    return Finding(fault.kind, fault.kernel, str(fault), path, int(line))
 
 
 def _take_first_configs(patches: torch_gpu.Patches, autotuner: Any, found: Programs) -> None:

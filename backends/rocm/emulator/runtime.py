@@ -79,10 +79,15 @@ class EmulatedRuntime:
             if owner == module:
                 del self._functions[function]
 
-    def get_function(self, module: int, name: str) -> int:
+    def module(self, module: int, name: str = "a code object") -> Any:
+        """The `code_object.CodeObject` behind a handle; `name` is what is looked for in it."""
         code = self._modules.get(module)
         if code is None:
             raise LaunchError(name, f"finding it in its code object: there is no module {module}")
+        return code
+
+    def get_function(self, module: int, name: str) -> int:
+        code = self.module(module, name)
         kernel = code.kernels.get(name)
         if kernel is None:
             reason = f"finding it in its code object, which has {listed(code.kernels)}"
@@ -127,8 +132,10 @@ class EmulatedRuntime:
         name: str = "a kernel",
         *,
         buffers: Sequence[Any] = (),
+        cooperative: bool = False,
     ) -> None:
-        """Run a kernel over `grid` blocks; `buffers` are `emulator.launch.Buffer`s. `stream` is ignored."""
+        """Run a kernel over `grid` blocks; `buffers` are `emulator.launch.Buffer`s. `stream` is ignored. The
+        blocks of a `cooperative` launch, which may wait for one another, run at once, on a thread each."""
         from portable.backends.rocm.emulator.launch import KernelLaunch, launch
 
         __tracebackhide__ = True
@@ -137,7 +144,7 @@ class EmulatedRuntime:
         needed = _explicit_bytes(kernel)
         if len(kernarg) < needed:
             raise LaunchError(name, f"it reads {needed} bytes of arguments; {len(kernarg)} were given")
-        given = KernelLaunch(kernel, grid, block, shared, bytes(kernarg), buffers)
+        given = KernelLaunch(kernel, grid, block, shared, bytes(kernarg), buffers, cooperative)
         modelled = getattr(self._tracing, "modelled", None)
         if modelled is not None:
             from portable.backends.rocm.emulator import timing

@@ -14,8 +14,8 @@ launches are refused, and so is timing: an emulated GPU has no timings. For code
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from portable.backends.rocm import metadata
 from portable.backends.rocm.backend import TARGETS
 from portable.backends.rocm.emulator import triton_arguments
 from portable.backends.rocm.emulator.faults import EmulatorError
+from portable.backends.rocm.emulator.found import Listener
 from portable.backends.rocm.emulator.runtime import EmulatedRuntime, runtime
 from portable.errors import LaunchError
 
@@ -172,11 +173,6 @@ class Utils:
             "max_threads_per_sm": 2048,
             "cooperativeLaunch": 0,
         }
-
-
-Listener = Callable[[Any, "str | None"], AbstractContextManager[Any]]
-"""Called with the kernel (`code_object.Kernel`) of a launch and the file of its source; the launch runs
-within its result."""
 
 
 class Launcher:
