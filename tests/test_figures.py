@@ -173,13 +173,16 @@ def test_the_other_ops_conform_on_emulated_gpus(arch):
     assert head["emulated"] and head["arch"] == arch and head["complete"] and not head["dirty"]
     assert record.conforming(found) and head["tier"] == "core" and head["fraction"] == [1, 1]
     assert {op_of(each["case"]) for each in found["results"]} >= {
-        op for op in registry.public_ops() if not op.startswith("attention") and op not in IN_FP8
+        op
+        for op in registry.public_ops()
+        if not op.startswith("attention") and op not in (*IN_FP8, *NOT_RECORDED)
     }
     (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if f"({arch})" in line)
     assert f"emulated: {record.tally(found)}" in row
 
 
 IN_FP8 = ("quantize_fp8", "scaled_mm")
+NOT_RECORDED = ("quantize_mx",)  # judged on all of them (docs/notes/quantize_mx.md), in no record yet
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])  # gfx950 and gfx1201 have no record yet

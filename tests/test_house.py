@@ -181,7 +181,7 @@ def test_no_module_hides_triton():
     assert [file for folder in ("portable", *OUTER) for file in (ROOT / folder).rglob("triton.py")] == []
 
 
-LACKING = {"scaled_mm": {"hip"}, "scaled_mm_block": {"hip"}, "scaled_mm_mx": {"cuda", "hip"}}
+LACKING = {"scaled_mm_mx": {"cuda", "hip"}}
 """Languages that an op has no kernel in yet: docs/notes/scaled_mm.md."""
 
 

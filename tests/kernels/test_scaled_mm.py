@@ -10,6 +10,7 @@ import portable
 from portable import errors
 from portable.kernels._lib import minifloat
 from portable.kernels.scaled_mm import reference, triton_impl
+from portable.kernels.scaled_mm.gfx import plan as gfx_plan
 from portable.kernels.scaled_mm.sm90 import wgmma_plan
 from portable.plan import Call, Device, TensorInfo
 from portable.spec import registry
@@ -218,7 +219,7 @@ DEVICES = {
 CONFIG = dict(registry.spec("scaled_mm").implementation("triton").default)  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def planned(arch, types=("float8_e4m3fn", "float8_e4m3fn"), blocked=False, fast=False, **config):
+def planned(arch, types=("float8_e4m3fn", "float8_e4m3fn"), blocked=False, fast=False, entry=None, **config):
     m, n, k = 512, 512, 1024
     shapes = {"scale_a": (m, 8), "scale_b": (8, 4)} if blocked else {"scale_a": (m, 1), "scale_b": (1, n)}
     tensors = {
@@ -228,7 +229,7 @@ def planned(arch, types=("float8_e4m3fn", "float8_e4m3fn"), blocked=False, fast=
         "bias": None,
         **{name: TensorInfo(shape, (1, shape[0]), "float32") for name, shape in shapes.items()},
     }
-    entry = triton_impl.blocks if blocked else triton_impl.rows
+    entry = entry or (triton_impl.blocks if blocked else triton_impl.rows)
     params = {"output_dtype": "bfloat16", "use_fast_accum": fast}
     return launch_of(entry(Call(tensors, params, {"M": m, "N": n, "K": k}, DEVICES[arch], CONFIG | config)))
 
@@ -274,3 +275,18 @@ def test_a_tensor_map_of_one_line_steps_by_whole_16_bytes():
     call = Call(tensors, params, {"M": m, "N": n, "K": k}, DEVICES["sm_90a"], {})
     steps = dict(launch_of(wgmma_plan.rows(call)).args)["map_b"].strides
     assert all(step % 16 == 0 for step in steps)
+
+
+@pytest.mark.parametrize(
+    "arch, types, native",
+    [
+        ("gfx942", ("float8_e4m3fnuz", "float8_e4m3fnuz"), 1),
+        ("gfx942", ("float8_e4m3fn", "float8_e4m3fn"), 0),
+        ("gfx1201", ("float8_e5m2", "float8_e4m3fn"), 1),
+        ("gfx1201", ("float8_e4m3fnuz", "float8_e4m3fnuz"), 0),
+    ],
+)
+def test_hip_multiplies_codes_where_the_gpu_has_instructions_for_their_types(arch, types, native):
+    defines = dict(planned(arch, types, entry=gfx_plan.rows).kernel.defines)
+    assert defines["NATIVE"] == native and defines["ALIGNED"] == (arch == "gfx942")
+    assert ("5,2" in defines["A_FORMAT"] or "8,2" in defines["A_FORMAT"]) == (types[0] == "float8_e5m2")

@@ -119,7 +119,11 @@ struct Part {
 
     // a and b: this wave's first lines in LDS.
     DEVICE void add(const char* a, const char* b) {
+#if NATIVE
 #pragma unroll
+#else
+#pragma clang loop unroll(disable)  // decoding is long
+#endif
         for (int k = 0; k < TILE_K; k += DEPTH) {
             words<16> left[M_FRAGMENTS], right[N_FRAGMENTS];
             const int from = place(lane_line(), k + lane_k());
@@ -164,7 +168,13 @@ struct Part {
     }
 };
 
-KERNEL_RESIDENT(THREADS, 2)
+#if BLOCKED && TILE_M == 128 && defined(__gfx942__)
+#define RESIDENT 1  // fits two as it is, and spills if it must
+#else
+#define RESIDENT 2
+#endif
+
+KERNEL_RESIDENT(THREADS, RESIDENT)
 void scaled_mm(const uint8_t* a, const uint8_t* b, const float* scale_a, const float* scale_b, const R* bias, R* c, int M,
                int N, int K, int tiles_m, int tiles_n, int64_t a_leading, int64_t b_leading, int64_t c_row, int64_t c_col,
                int64_t scale_a_row, int64_t scale_a_k, int64_t scale_b_k, int64_t scale_b_col) {
@@ -180,25 +190,28 @@ void scaled_mm(const uint8_t* a, const uint8_t* b, const float* scale_a, const f
     Part total, part;
     total.clear();
     part.clear();
-    if (K > 0) {
-        a_tile.load(0, K);
-        b_tile.load(0, K);
-    }
-    for (int k = 0; k < K; k += TILE_K) {
-        a_tile.store(lds);
-        b_tile.store(lds + A_BYTES);
-        lds_barrier();
-        if (k + TILE_K < K) {
-            a_tile.load(k + TILE_K, K - k - TILE_K);
-            b_tile.load(k + TILE_K, K - k - TILE_K);
+    // Each round multiplies the tile in LDS, at `k`, and brings the next one; the first has nothing to multiply.
+#pragma clang loop unroll(disable)
+    for (int k = -TILE_K; k < K; k += TILE_K) {
+        const int next = k + TILE_K;
+        if (next < K) {
+            a_tile.load(next, K - next);
+            b_tile.load(next, K - next);
         }
         __builtin_amdgcn_sched_barrier(0);  // the compiler would wait for them before the products
-        part.add(lds + wave_m * LINE, lds + A_BYTES + wave_n * LINE);
-        if (BLOCKED) {
-            total.add_scaled(part, of_a, of_b, k / BLOCK, m, n, M, N);
-            part.clear();
+        if (k >= 0) {
+            part.add(lds + wave_m * LINE, lds + A_BYTES + wave_n * LINE);
+            if (BLOCKED) {
+                total.add_scaled(part, of_a, of_b, k / BLOCK, m, n, M, N);
+                part.clear();
+            }
         }
         __builtin_amdgcn_sched_barrier(0);
+        lds_barrier();
+        if (next < K) {
+            a_tile.store(lds);
+            b_tile.store(lds + A_BYTES);
+        }
         lds_barrier();
     }
     const Part& found = BLOCKED ? total : part;

@@ -154,6 +154,35 @@ def reused(mat_a, mat_b, scale_a, scale_b, bias=None, *, output_dtype, use_fast_
     return right(BLOCKS)(mat_a, mat_b, scale_a, wrong, bias, output_dtype=output_dtype)
 
 
+HIP = "scaled_mm/gfx/scaled.hip"
+source(
+    *(ROWS, "mfma", "gfx942", "the scale of the next column"),
+    Edit(HIP, "of_b.at(0, column)", "of_b.at(0, min(column + 1, N - 1))"),
+)
+source(
+    *(ROWS, "mfma", "gfx942", "k beyond the end read from the next line"),
+    Edit(HIP, "const int valid = K_MAJOR ? left - k_of(i) :", "const int valid = K_MAJOR ? 16 :"),
+)
+source(
+    *(ROWS, "mfma", "gfx950", "codes of e5m2 multiplied as e4m3fn"),
+    Edit("scaled_mm/gfx/codes.h", "#define KINDS fp8_bf8", "#define KINDS fp8_fp8"),
+)
+source(
+    *(BLOCKS, "mfma", "gfx942", "scales of a of the first block for all"),
+    Edit(
+        HIP,
+        "min(m + i * FRAGMENT + lane_line(), M - 1), kb)",
+        "min(m + i * FRAGMENT + lane_line(), M - 1), 0)",
+    ),
+)
+source(
+    *(BLOCKS, "mfma", "gfx942", "a block's sum kept for the next"),
+    Edit(HIP, "part.clear();\n            }", "}"),
+)
+source(
+    *(BLOCKS, "wmma", "gfx1201", "no barrier before the next tile is stored"),
+    Edit(HIP, "lds_barrier();\n        if (next < K)", "if (next < K)"),
+)
 source(
     *(ROWS, "triton", "gfx942", "the last tile of k unmasked in a"),
     Edit("scaled_mm/triton_impl.py", "in_k = offs_k < K - start\n", "in_k = offs_k < BLOCK_K\n"),
