@@ -4,7 +4,7 @@ kernels."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -152,14 +152,20 @@ def kernels(call: Callable[[], Any]) -> list[Entry]:
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
         call()
         torch.cuda.synchronize()
+    return by_kernel(
+        (event.name[:160], event.self_device_time_total)
+        for event in profiler.events() or ()
+        if event.device_type.name == "CUDA" and event.self_device_time_total > 0
+    )
+
+
+def by_kernel(launches: Iterable[tuple[str, float]]) -> list[Entry]:
+    """Names and microseconds of launches, added up by kernel, the longest first."""
     found: dict[str, Entry] = {}
-    for event in profiler.events() or ():
-        if event.device_type.name != "CUDA" or event.self_device_time_total <= 0:
-            continue
-        name = event.name[:160]
+    for name, us in launches:
         one = found.setdefault(name, {"name": name, "part": part_of(name), "launches": 0, "us": 0.0})
         one["launches"] += 1
-        one["us"] = round(one["us"] + event.self_device_time_total, 3)
+        one["us"] = round(one["us"] + us, 3)
     return sorted(found.values(), key=lambda each: -each["us"])
 
 

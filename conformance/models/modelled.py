@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from portable.backend import Modelled, ModelledRoof
 from portable.conformance.models import floors, steps
-from portable.conformance.models.configs import Config, Step, part_of
-from portable.conformance.models.measure import MODELLED, Entry, pairs
+from portable.conformance.models.configs import Config, Step
+from portable.conformance.models.measure import MODELLED, Entry, by_kernel, pairs
 from portable.conformance.perf import timing
 from portable.errors import PortableError
 from portable.runtime import detect
@@ -52,7 +52,8 @@ def step_entry(config: Config, step: Step) -> Entry:
     with detect.main_backend().model() as launches, TorchOperators(launches) as operators:
         call()
     copies = rates.rates[timing.COPY_ROOF]
-    kernels = [*_launched(launches), *operators.kernels(copies)]
+    ours = by_kernel((each.kernel, each.seconds * 1e6) for each in launches)
+    kernels = [*ours, *operators.kernels(copies)]
     kernels.sort(key=lambda each: -each["us"])
     return {
         "model": config.name,
@@ -67,16 +68,6 @@ def step_entry(config: Config, step: Step) -> Entry:
         "roof": dict(rates.rates),
         "floors": floors.floors(config, step, rates.rates[timing.matrix_roof(torch.bfloat16)], copies),
     }  # fmt: skip
-
-
-def _launched(launches: Sequence[Modelled]) -> list[Entry]:
-    found: dict[str, Entry] = {}
-    for each in launches:
-        part = part_of(each.kernel)
-        one = found.setdefault(each.kernel, {"name": each.kernel, "part": part, "launches": 0, "us": 0.0})
-        one["launches"] += 1
-        one["us"] = round(one["us"] + each.seconds * 1e6, 3)
-    return list(found.values())
 
 
 class TorchOperators(TorchDispatchMode):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from portable import dtypes
 from portable.kernels._lib import minifloat
 
 GROUP = 32
@@ -33,8 +34,6 @@ def exponents(amax: Tensor, rounding: str, dtype: str) -> Tensor:
     if rounding in ("ceil", "rceil"):
         above = exponent - (fraction == 0.5).int()
     elif rounding == "even":
-        from portable import dtypes
-
         last = 2.0 ** -(dtypes.of(dtype).mantissa + 1)  # of a fraction
         above = exponent - 1 + (fraction + last / 2 >= 1.0).int()
     else:

@@ -15,6 +15,7 @@ import portable
 from portable.dispatch import dispatcher
 from portable.dispatch.arguments import check_flag, check_tensor, documented
 from portable.errors import DtypeError, ParameterError, RankError, ShapeError, nearest
+from portable.kernels._lib import minifloat
 from portable.kernels.linear.gradient import sum_of_rows
 
 _quantize: Any = dispatcher.op("quantize_fp8")
@@ -24,9 +25,7 @@ _scaled_mm: Any = dispatcher.op("scaled_mm")
 _NAME = "linear_fp8"
 ROWWISE, WEIGHT_GRADIENT_HIGH = "rowwise", "rowwise_with_gw_hp"
 RECIPES = (ROWWISE, WEIGHT_GRADIENT_HIGH)
-LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz: 240.0}
-EPS = 1e-10
-"""quantize_fp8's."""
+LARGEST = {getattr(torch, each): minifloat.largest(each) for each in ("float8_e4m3fn", "float8_e4m3fnuz")}
 WIDE = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -133,12 +132,12 @@ def _product(
 ) -> Tensor:
     """a @ b.T + bias, of a's dtype: each quantised along its rows, or all of b with one scale."""
     dtype, use_fast_accum = how
-    left, scale_a = _quantize(a, dtype=dtype, power_of_2=True, eps=EPS)
+    left, scale_a = _quantize(a, dtype=dtype, power_of_2=True)
     if tensorwise:
-        one = _amax_scale(b, largest=LARGEST[dtype], power_of_2=True, eps=EPS)
+        one = _amax_scale(b, largest=LARGEST[dtype], power_of_2=True)
         right, scale_b = _quantize_static(b, one, dtype=dtype), one.expand(len(b), 1)
     else:
-        right, scale_b = _quantize(b, dtype=dtype, power_of_2=True, eps=EPS)
+        right, scale_b = _quantize(b, dtype=dtype, power_of_2=True)
     return _scaled_mm(
         left, right.t(), scale_a, scale_b.t(), bias, output_dtype=a.dtype, use_fast_accum=use_fast_accum
     )

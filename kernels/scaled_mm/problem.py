@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from portable.kernels.matmul.problem import Operand, Problem, free_strides
 from portable.layout import ceil_div
-from portable.plan import Call, TensorInfo
+from portable.plan import Call, Device, TensorInfo
 
+OCP, FNUZ = ("float8_e4m3fn", "float8_e5m2"), ("float8_e4m3fnuz", "float8_e5m2fnuz")
 BLOCK = 128
 """Elements along k, and columns of b, that share a scale of scaled_mm_block."""
 
@@ -38,9 +39,26 @@ class ScaledProblem:
     mx: bool = False
 
     @property
+    def scale_strides(self) -> dict[str, int]:
+        """As the C++ kernels take them."""
+        return {
+            "scale_a_row": self.scale_a.outer,
+            "scale_a_k": self.scale_a.inner,
+            "scale_b_k": self.scale_b.outer,
+            "scale_b_col": self.scale_b.inner,
+        }
+
+    @property
     def k_blocks(self) -> int:
         """Blocks of 128 along k, the last one smaller perhaps."""
         return ceil_div(self.product.K, BLOCK)
+
+
+def has_instructions(device: Device, *types: str) -> bool:
+    """Whether an AMD GPU has matrix instructions for operands of these types."""
+    if device.arch == "gfx942":
+        return all(each in FNUZ for each in types)
+    return (device.arch == "gfx950" or device.arch.startswith("gfx12")) and all(each in OCP for each in types)
 
 
 def from_call(call: Call, blocked: bool, mx: bool = False) -> ScaledProblem:

@@ -33,12 +33,10 @@ from portable.kernels.matmul.triton.plan import (
     unit_of,
 )
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
-from portable.kernels.scaled_mm.problem import BLOCK, ScaledProblem, from_call
+from portable.kernels.scaled_mm.problem import BLOCK, OCP, ScaledProblem, from_call, has_instructions
 from portable.kernels.scaled_mm.reference import MX_GROUP
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
-
-OCP, FNUZ = ("float8_e4m3fn", "float8_e5m2"), ("float8_e4m3fnuz", "float8_e5m2fnuz")
 
 
 @triton.jit
@@ -177,7 +175,7 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     operands = (product.a, product.b, product.c)
     if None in (product.a.unit_stride, product.b.unit_stride):
         return Rejected("an operand has no unit stride")
-    native = has_instructions(device, product.a.dtype, product.b.dtype)
+    native = uses_instructions(device, product.a.dtype, product.b.dtype)
     unit = unit_of(product)
     config = fitted({**call.config, **({"BLOCK_K": MX_GROUP} if problem.mx else {})}, unit, device, native)
     needed = shared_bytes(product, config, device)
@@ -215,15 +213,12 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     return Plan((Launch(kernel, (tiles, 1, 1), tuple(args)),))
 
 
-def has_instructions(device: Device, *types: str) -> bool:
-    """Whether the GPU has matrix instructions for operands of these types, and Triton uses them: on AMD GPUs
-    3.6 does not compile e5m2 beside e4m3fn (gfx1201), or gives wrong products (gfx950)."""
-    if device.arch == "gfx942":
-        return all(each in FNUZ for each in types)
-    if arch_number(device) >= 89:
-        return all(each in OCP for each in types)
-    amd = device.arch == "gfx950" or device.arch.startswith("gfx12")
-    return amd and all(each in OCP and each == types[0] for each in types)
+def uses_instructions(device: Device, *types: str) -> bool:
+    """Whether the product is of the codes themselves: not of two types on AMD GPUs, which Triton 3.6 does not
+    compile (gfx1201), or multiplies wrongly (gfx950)."""
+    if arch_number(device):
+        return arch_number(device) >= 89 and all(each in OCP for each in types)
+    return has_instructions(device, *types) and len({*types}) == 1
 
 
 def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -> dict[str, Any]:

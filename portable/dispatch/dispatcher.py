@@ -276,6 +276,8 @@ class Op:
     def _with_dtypes(self, params: Sequence[Any]) -> Sequence[Any]:
         """The parameters, those that say a dtype as torch's dispatcher takes them, which knows no names.
         Raises ParameterError."""
+        if not self._dtypes:
+            return params
         found = list(params)
         for at, by_name in self._dtypes.items():
             value = found[at]

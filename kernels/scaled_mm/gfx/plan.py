@@ -8,7 +8,7 @@ from portable import dtypes
 from portable.kernels._lib.minifloat import format_type
 from portable.kernels.matmul.launch_args import ceil
 from portable.kernels.matmul.problem import Problem
-from portable.kernels.scaled_mm.problem import ScaledProblem, from_call
+from portable.kernels.scaled_mm.problem import ScaledProblem, from_call, has_instructions
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).with_name("scaled.hip")
@@ -16,7 +16,6 @@ _MAX_EXTENT = 2**31 - 256
 _MAX_TILES = 2**32 // 256 - 1  # a grid counts fewer than 2^32 threads
 _WAVES = 4
 LARGE, SMALL = (128, 128), (64, 64)
-OCP, FNUZ = ("float8_e4m3fn", "float8_e5m2"), ("float8_e4m3fnuz", "float8_e5m2fnuz")
 
 
 def rows(call: Call) -> Plan | Rejected:
@@ -27,13 +26,6 @@ def rows(call: Call) -> Plan | Rejected:
 def blocks(call: Call) -> Plan | Rejected:
     """scaled_mm_block: a scale for 128 k of each row of a, and for 128 k and 128 columns of b."""
     return plan(from_call(call, blocked=True), call)
-
-
-def native(device: Device, *types: str) -> bool:
-    """Whether the GPU has matrix instructions for operands of these types."""
-    if device.arch == "gfx942":
-        return all(each in FNUZ for each in types)
-    return (device.arch == "gfx950" or device.arch.startswith("gfx12")) and all(each in OCP for each in types)
 
 
 def tile(problem: ScaledProblem, device: Device) -> tuple[int, int]:
@@ -71,7 +63,7 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
         _WAVES * device.warp_size,
         defines=(
             ("R", dtypes.of(c.dtype).c),
-            ("NATIVE", int(native(device, a.dtype, b.dtype))),
+            ("NATIVE", int(has_instructions(device, a.dtype, b.dtype))),
             ("A_FORMAT", format_type(a.dtype)),
             ("B_FORMAT", format_type(b.dtype)),
             ("A_E5M2", int("e5m2" in a.dtype)),
@@ -92,10 +84,7 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
         "b_leading": b.leading,
         "c_row": c.row,
         "c_col": c.col,
-        "scale_a_row": problem.scale_a.outer,
-        "scale_a_k": problem.scale_a.inner,
-        "scale_b_k": problem.scale_b.outer,
-        "scale_b_col": problem.scale_b.inner,
+        **problem.scale_strides,
     }
     args: tuple[tuple[str, Argument], ...] = (
         ("a", Pointer(a.tensor)),

@@ -138,10 +138,7 @@ def _plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     strides = {
         "c_row": c.strides[0],
         "c_col": c.strides[1],
-        "scale_a_row": problem.scale_a.outer,
-        "scale_a_k": problem.scale_a.inner,
-        "scale_b_k": problem.scale_b.outer,
-        "scale_b_col": problem.scale_b.inner,
+        **problem.scale_strides,
     }
     args: tuple[tuple[str, Argument], ...] = (
         *maps,

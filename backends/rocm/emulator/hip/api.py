@@ -20,7 +20,7 @@ from portable.backends.rocm.emulator.code_object import Kernel
 from portable.backends.rocm.emulator.faults import EmulatorError, KernelFault
 from portable.backends.rocm.emulator.found import listener
 from portable.backends.rocm.emulator.hip import modules, rtc
-from portable.backends.rocm.emulator.hip.memory import DEVICE, HOST, MANAGED, Memory, Piece
+from portable.backends.rocm.emulator.hip.memory import DEVICE, HOST, MANAGED, Memory, Piece, load, store
 from portable.backends.rocm.emulator.launch import Buffer
 from portable.backends.rocm.emulator.runtime import EmulatedRuntime
 from portable.errors import LaunchError
@@ -92,24 +92,24 @@ class Api:
     # Device.
 
     def hipGetDeviceCount(self, count: int) -> None:
-        _store(count, "<i", 1)
+        store(count, "<i", 1)
 
     def hipGetDevice(self, device: int) -> None:
-        _store(device, "<i", 0)
+        store(device, "<i", 0)
 
     def hipSetDevice(self, device: int) -> int | None:
         return INVALID_DEVICE if device else None
 
     def hipDeviceGet(self, device: int, ordinal: int) -> int | None:
-        _store(device, "<i", 0)
+        store(device, "<i", 0)
         return INVALID_DEVICE if ordinal else None
 
     def hipDeviceTotalMem(self, nbytes: int, device: int) -> int | None:
-        _store(nbytes, "<Q", self.memory.total)
+        store(nbytes, "<Q", self.memory.total)
         return INVALID_DEVICE if device else None
 
     def hipDeviceCanAccessPeer(self, can: int, device: int, peer: int) -> int | None:
-        _store(can, "<i", 0)
+        store(can, "<i", 0)
         return INVALID_DEVICE if device or peer else None
 
     def hipDeviceEnablePeerAccess(self, peer: int) -> int:
@@ -122,8 +122,8 @@ class Api:
         """For hipGetDeviceProperties: 10 figures, and the architecture's name."""
         if device:
             return INVALID_DEVICE
-        _store(figures, "<10Q", *self._figures().values())
-        _store(arch, "<256s", self.arch.encode())
+        store(figures, "<10Q", *self._figures().values())
+        store(arch, "<256s", self.arch.encode())
         return None
 
     def _figures(self) -> dict[str, int]:
@@ -152,7 +152,7 @@ class Api:
         values += [min(figures["memory"], 2**31 - 1), 1, figures["wave"]]
         if device or attribute >= len(values):
             return INVALID_DEVICE if device else INVALID_VALUE
-        _store(value, "<i", values[attribute])
+        store(value, "<i", values[attribute])
         return None
 
     # Memory.
@@ -171,7 +171,7 @@ class Api:
 
     def hipMallocPitch(self, pointer: int, pitch: int, width: int, height: int) -> int | None:
         row = width + -width % _PITCH
-        _store(pitch, "<Q", row)
+        store(pitch, "<Q", row)
         return self._allocate("hipMallocPitch", pointer, row * height, DEVICE)
 
     def _allocate(self, function: str, pointer: int, nbytes: int, kind: int) -> int | None:
@@ -180,7 +180,7 @@ class Api:
         address = self.memory.allocate(function, nbytes, kind)
         if address is None:
             return OUT_OF_MEMORY
-        _store(pointer, "<Q", address)
+        store(pointer, "<Q", address)
         return None
 
     def hipFree(self, pointer: int) -> int | None:
@@ -197,18 +197,18 @@ class Api:
     def hipHostGetDevicePointer(self, device: int, host: int) -> int | None:
         if self.memory.at(host) is None:
             return INVALID_VALUE
-        _store(device, "<Q", host)
+        store(device, "<Q", host)
         return None
 
     def hipMemGetInfo(self, free: int, total: int) -> None:
-        _store(free, "<Q", self.memory.total - self.memory.used)
-        _store(total, "<Q", self.memory.total)
+        store(free, "<Q", self.memory.total - self.memory.used)
+        store(total, "<Q", self.memory.total)
 
     def pointer(self, found: int, pointer: int) -> int | None:
         piece = self._at(pointer)
         if piece is None:
             return INVALID_VALUE
-        _store(found, "<QQ", piece.kind, piece.kind != DEVICE)
+        store(found, "<QQ", piece.kind, piece.kind != DEVICE)
         return None
 
     def hipMemcpy(self, to: int, source: int, nbytes: int, kind: int) -> int | None:
@@ -266,7 +266,7 @@ class Api:
     def _new(self, pointer: int, what: str) -> None:
         handle = next(self._handles)
         self._live[handle] = what
-        _store(pointer, "<Q", handle)
+        store(pointer, "<Q", handle)
 
     def hipStreamDestroy(self, stream: int) -> int | None:
         return None if self._live.pop(stream, None) == "stream" else INVALID_HANDLE
@@ -327,7 +327,7 @@ class Api:
             return INVALID_IMAGE
         handle = next(self._handles)
         self._modules[handle] = loaded
-        _store(module, "<Q", handle)
+        store(module, "<Q", handle)
         return None
 
     def hipModuleUnload(self, module: int) -> int | None:
@@ -345,7 +345,7 @@ class Api:
             return NOT_FOUND
         handle = next(self._handles)
         self._functions[handle] = (found, wanted)
-        _store(function, "<Q", handle)
+        store(function, "<Q", handle)
         return None
 
     def hipModuleGetGlobal(self, pointer: int, nbytes: int, module: int, name: int) -> int | None:
@@ -357,71 +357,26 @@ class Api:
             return NOT_FOUND
         for place, value in ((pointer, piece.address), (nbytes, piece.nbytes)):
             if place:
-                _store(place, "<Q", value)
+                store(place, "<Q", value)
         return None
 
     def hipGetSymbolAddress(self, pointer: int, symbol: int) -> int | None:
         piece = self._symbols.get(symbol)
         if piece is None:
             return INVALID_SYMBOL
-        _store(pointer, "<Q", piece.address)
+        store(pointer, "<Q", piece.address)
         return None
 
     def hipGetSymbolSize(self, nbytes: int, symbol: int) -> int | None:
         piece = self._symbols.get(symbol)
         if piece is None:
             return INVALID_SYMBOL
-        _store(nbytes, "<Q", piece.nbytes)
+        store(nbytes, "<Q", piece.nbytes)
         return None
 
     # Kernels.
 
-    def hipLaunchKernel(
-        self,
-        function: int,
-        gx: int,
-        gy: int,
-        gz: int,
-        bx: int,
-        by: int,
-        bz: int,
-        shared: int,
-        stream: int,
-        arguments: int,
-        cooperative: bool = False,
-    ) -> int | None:
-        found = self._functions.get(function)
-        if found is None:
-            return INVALID_FUNCTION
-        kernel = found[0].code.kernels[found[1]]
-        explicit = _explicit(kernel)
-        kernarg = bytearray(kernel.explicit_size)
-        if explicit:
-            places = struct.unpack(f"<{len(explicit)}Q", ctypes.string_at(arguments, 8 * len(explicit)))
-            for (offset, size), place in zip(explicit, places, strict=True):
-                kernarg[offset : offset + size] = ctypes.string_at(place, size)
-        return self._launch(found, (gx, gy, gz), (bx, by, bz), shared, stream, kernarg, cooperative)
-
-    def hipLaunchCooperativeKernel(
-        self,
-        function: int,
-        gx: int,
-        gy: int,
-        gz: int,
-        bx: int,
-        by: int,
-        bz: int,
-        shared: int,
-        stream: int,
-        arguments: int,
-    ) -> int | None:
-        if gx * gy * gz > _MOST_AT_ONCE:
-            held = f"a cooperative launch of {gx * gy * gz} blocks; {_MOST_AT_ONCE} can be held at once"
-            print(f"portable: {held}", file=sys.stderr)
-            return TOO_LARGE
-        return self.hipLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, True)
-
-    def hipModuleLaunchKernel(
+    def launch(
         self,
         function: int,
         gx: int,
@@ -434,18 +389,20 @@ class Api:
         stream: int,
         arguments: int,
         extra: int,
+        cooperative: int,
     ) -> int | None:
-        if not extra:
-            return self.hipLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments)
+        """For every launch: the arguments each at an address of its own, or with `extra` in one piece."""
         found = self._functions.get(function)
-        given: dict[int, int] = {}
-        while (key := _load(extra)) != 3:  # HIP_LAUNCH_PARAM_END
-            given[key] = _load(extra + 8)
-            extra += 16
-        if found is None or 1 not in given or 2 not in given:
-            return INVALID_FUNCTION if found is None else INVALID_VALUE
-        kernarg = bytearray(ctypes.string_at(given[1], _load(given[2])))
-        return self._launch(found, (gx, gy, gz), (bx, by, bz), shared, stream, kernarg)
+        if found is None:
+            return INVALID_FUNCTION
+        if cooperative and gx * gy * gz > _MOST_AT_ONCE:
+            held = f"a cooperative launch of {gx * gy * gz} blocks; {_MOST_AT_ONCE} can be held at once"
+            print(f"portable: {held}", file=sys.stderr)
+            return TOO_LARGE
+        kernarg = _in_one_piece(extra) if extra else _gathered(found[0].code.kernels[found[1]], arguments)
+        if kernarg is None:
+            return INVALID_VALUE
+        return self._launch(found, (gx, gy, gz), (bx, by, bz), shared, stream, kernarg, bool(cooperative))
 
     def _launch(
         self,
@@ -489,7 +446,7 @@ class Api:
         kernel = self._kernel(function)
         if kernel is None:
             return INVALID_FUNCTION
-        _store(figures, "<4Q", kernel.vgprs, kernel.lds, kernel.scratch, kernel.max_threads)
+        store(figures, "<4Q", kernel.vgprs, kernel.lds, kernel.scratch, kernel.max_threads)
         return None
 
     def hipOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -498,7 +455,7 @@ class Api:
         kernel = self._kernel(function)
         if kernel is None or not 0 < threads <= kernel.max_threads:
             return INVALID_FUNCTION if kernel is None else INVALID_VALUE
-        _store(blocks, "<i", kernel.workgroups(shared, threads))
+        store(blocks, "<i", kernel.workgroups(shared, threads))
         return None
 
     def hipOccupancyMaxPotentialBlockSize(
@@ -511,8 +468,8 @@ class Api:
         sizes = range(kernel.wave, most + 1, kernel.wave) or [most]
         best = max(sizes, key=lambda threads: (threads * kernel.workgroups(shared, threads), threads))
         groups = kernel.workgroups(shared, best) * self._figures()["processors"]
-        _store(block, "<i", best)
-        _store(grid, "<i", groups)
+        store(block, "<i", best)
+        store(grid, "<i", groups)
         return None
 
     def _kernel(self, function: int) -> Kernel | None:
@@ -520,19 +477,23 @@ class Api:
         return None if found is None else found[0].code.kernels[found[1]]
 
 
-def _store(address: int, form: str, *values: Any) -> None:
-    data = struct.pack(form, *values)
-    ctypes.memmove(address, data, len(data))
-
-
-def _load(address: int) -> int:
-    return struct.unpack("<Q", ctypes.string_at(address, 8))[0]
-
-
-def _explicit(kernel: Kernel) -> list[tuple[int, int]]:
-    """(offset, bytes) of the arguments that a caller gives."""
+def _gathered(kernel: Kernel, places: int) -> bytearray:
+    """The explicit arguments of a kernel, from an array of their addresses."""
+    kernarg = bytearray(kernel.explicit_size)
     given = [each for each in kernel.arguments if not each.get(".value_kind", "").startswith("hidden_")]
-    return [(each[".offset"], each[".size"]) for each in given]
+    for index, each in enumerate(given):
+        at, size = each[".offset"], each[".size"]
+        kernarg[at : at + size] = ctypes.string_at(load(places + 8 * index), size)
+    return kernarg
+
+
+def _in_one_piece(extra: int) -> bytearray | None:
+    """The bytes that the pairs of a key and a value at `extra` name; None if they name none."""
+    given: dict[int, int] = {}
+    while (key := load(extra)) != 3:  # HIP_LAUNCH_PARAM_END
+        given[key] = load(extra + 8)
+        extra += 16
+    return bytearray(ctypes.string_at(given[1], load(given[2]))) if given.keys() >= {1, 2} else None
 
 
 def _names(kernel: Kernel, kernarg: bytearray) -> dict[int, str]:

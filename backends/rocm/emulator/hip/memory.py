@@ -5,8 +5,10 @@ from __future__ import annotations
 import bisect
 import ctypes
 import os
+import struct
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 HOST, DEVICE, MANAGED = 1, 2, 3
 """Kinds of memory, as hipMemoryType has them."""
@@ -19,6 +21,17 @@ _libc = ctypes.CDLL(None)
 _libc.aligned_alloc.restype = ctypes.c_void_p
 _libc.aligned_alloc.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
 _libc.free.argtypes = (ctypes.c_void_p,)
+
+
+def store(address: int, form: str, *values: Any) -> None:
+    """Write values at an address of the program, as `struct` has them."""
+    data = struct.pack(form, *values)
+    ctypes.memmove(address, data, len(data))
+
+
+def load(address: int) -> int:
+    """The word of 8 bytes at an address of the program."""
+    return struct.unpack("<Q", ctypes.string_at(address, 8))[0]
 
 
 @dataclass(frozen=True)

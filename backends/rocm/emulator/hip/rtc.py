@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from portable.backends.rocm.emulator.hip import build
+from portable.backends.rocm.emulator.hip.memory import load, store
 from portable.errors import CompileError
 
 INVALID_PROGRAM, COMPILATION = 4, 6  # of hiprtcResult
@@ -40,11 +40,11 @@ class Compiler:
         handle = next(self._handles)
         text = ctypes.string_at(source).decode()
         self._programs[handle] = _Program(text, label, dict(zip(*texts, strict=True)))
-        _store(program, handle)
+        store(program, "<Q", handle)
         return None
 
     def hiprtcDestroyProgram(self, program: int) -> int | None:
-        return None if self._programs.pop(_load(program), None) else INVALID_PROGRAM
+        return None if self._programs.pop(load(program), None) else INVALID_PROGRAM
 
     def hiprtcCompileProgram(self, program: int, count: int, options: int) -> int | None:
         found = self._programs.get(program)
@@ -82,7 +82,7 @@ class Compiler:
         found = self._programs.get(program)
         if found is None:
             return INVALID_PROGRAM
-        _store(size, len(getattr(found, what)))
+        store(size, "<Q", len(getattr(found, what)))
         return None
 
     def _bytes(self, program: int, to: int, what: str) -> int | None:
@@ -94,14 +94,6 @@ class Compiler:
         return None
 
 
-def _store(address: int, value: int) -> None:
-    ctypes.memmove(address, struct.pack("<Q", value), 8)
-
-
-def _load(address: int) -> int:
-    return struct.unpack("<Q", ctypes.string_at(address, 8))[0]
-
-
 def _texts(place: int, count: int) -> list[str]:
     """`count` strings of a char **."""
-    return [ctypes.string_at(_load(place + 8 * i)).decode() for i in range(count)]
+    return [ctypes.string_at(load(place + 8 * i)).decode() for i in range(count)]

@@ -234,16 +234,18 @@ API(hipModuleUnload, (hipModule_t module), W(module))
 API(hipModuleGetFunction, (hipFunction_t * function, hipModule_t module, const char *name), W(function), W(module), W(name))
 API(hipModuleGetGlobal, (hipDeviceptr_t * pointer, size_t *bytes, hipModule_t module, const char *name), W(pointer),
     W(bytes), W(module), W(name))
-API(hipModuleLaunchKernel,
-    (hipFunction_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-     unsigned shared, hipStream_t stream, void **arguments, void **extra),
-    W(function), gx, gy, gz, bx, by, bz, W(shared), W(stream), W(arguments), W(extra))
-API(hipLaunchKernel,
-    (const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, hipStream_t stream), W(function),
-    grid.x, grid.y, grid.z, block.x, block.y, block.z, W(shared), W(stream), W(arguments))
-API(hipLaunchCooperativeKernel,
-    (const void *function, dim3 grid, dim3 block, void **arguments, unsigned shared, hipStream_t stream), W(function),
-    grid.x, grid.y, grid.z, block.x, block.y, block.z, W(shared), W(stream), W(arguments))
+#define LAUNCH(name, parameters, ...)                                                                                  \
+    extern "C" EXPORT hipError_t name parameters { return noted(portable_hip_call("launch", {__VA_ARGS__})); }
+LAUNCH(hipModuleLaunchKernel,
+       (hipFunction_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+        unsigned shared, hipStream_t stream, void **arguments, void **extra),
+       W(function), gx, gy, gz, bx, by, bz, W(shared), W(stream), W(arguments), W(extra), 0)
+LAUNCH(hipLaunchKernel,
+       (const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, hipStream_t stream), W(function),
+       grid.x, grid.y, grid.z, block.x, block.y, block.z, W(shared), W(stream), W(arguments), 0, 0)
+LAUNCH(hipLaunchCooperativeKernel,
+       (const void *function, dim3 grid, dim3 block, void **arguments, unsigned shared, hipStream_t stream), W(function),
+       grid.x, grid.y, grid.z, block.x, block.y, block.z, W(shared), W(stream), W(arguments), 0, 1)
 API(hipFuncSetAttribute, (const void *function, hipFuncAttribute attribute, int value), W(function), W(attribute), W(value))
 NOTHING(hipFuncSetCacheConfig, (const void *, hipFuncCache_t))
 API(hipOccupancyMaxActiveBlocksPerMultiprocessor, (int *blocks, const void *function, int threads, size_t shared),
