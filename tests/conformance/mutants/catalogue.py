@@ -12,6 +12,7 @@ from . import (
     gated_products,
     gradients,
     holes,
+    integers,
     losses,
     means,
     microscales,
@@ -35,6 +36,7 @@ MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
     *(
         gated_products,
+        integers,
         losses,
         means,
         microscales,
@@ -82,6 +84,8 @@ SLOW = {
     "quantize_fp8: a power of two rounded up to the next",
     "quantize_fp8: columns beyond 65,536 left out of the maximum",
     "quantize_fp8_static: a subnormal scale taken for 0",
+    "quantize_int8_asymmetric: the difference overflows",
+    "quantize_int8_static: a subnormal scale taken for 0",
     "swiglu: products in another order where up is large",
     *SURVIVORS,
 }

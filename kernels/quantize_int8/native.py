@@ -1,0 +1,78 @@
+"""Plans of the int8 quantisers' C++ kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from portable.kernels._lib.plans.elementwise_plan import element_class
+from portable.kernels._lib.plans.row_class import (
+    MAX_GRID,
+    held_chunks,
+    length_argument,
+    pointer,
+    row_class,
+    row_count_argument,
+    row_launch,
+    stride_arguments,
+)
+from portable.layout import Rows, rows
+from portable.plan import Argument, Call, Launch, Plan, Rejected, Scalar
+
+_SOURCE = Path(__file__).parent / "rows.cu"
+
+
+def _views(call: Call) -> dict[str, Rows]:
+    return {name: rows(call[name]) for name in ("x", "q")}
+
+
+def symmetric(call: Call) -> Plan | Rejected:
+    """q and scale from x: one launch."""
+    return _rows(call, ("zero_point", Scalar("i64", 0)), 0)
+
+
+def asymmetric(call: Call) -> Plan | Rejected:
+    """q, scale and zero point from x: one launch."""
+    return _rows(call, pointer(call, "zero_point"), 1)
+
+
+def _rows(call: Call, zero_point: tuple[str, Argument], asymmetric: int) -> Plan | Rejected:
+    views, dtype = _views(call), call["x"].dtype
+    first = views["x"]
+    tensors = [(call[name], view.stride) for name, view in views.items()]
+    most = held_chunks(call.device, dtype, 1, otherwise=4)
+    kind = row_class(call.device, dtype, first.length, tensors, most_chunks=most)
+    if first.count > MAX_GRID * kind.rows_per_block:
+        return Rejected(f"{first.count} rows exceed the grid")
+    args = (
+        *(pointer(call, name) for name in ("x", "q", "scale")),
+        zero_point,
+        *row_count_argument(kind, first.count),
+        length_argument(kind, first.length),
+        *stride_arguments(views),
+        ("eps", Scalar("f32", call.params["eps"])),
+    )
+    variant = "" if kind.resident else "_stream"
+    defines = (("PASS", "WHOLE"), ("ASYMMETRIC", asymmetric))
+    kernel = kind.kernel(_SOURCE, "quantize_int8", defines, variant)
+    return Plan((row_launch(kernel, kind, first, args),))
+
+
+def static(call: Call) -> Plan | Rejected:
+    """q from x, a scale and perhaps a zero point: one launch."""
+    views = _views(call)
+    if all(view.stride == view.length for view in views.values()):
+        total = views["x"].count * views["x"].length
+        views = dict.fromkeys(views, Rows(1, total, total))
+    first = views["x"]
+    kind, across, grid = element_class(call, call["x"].dtype, views)
+    if grid > MAX_GRID:
+        return Rejected(f"{grid} blocks exceed the grid")
+    args = (
+        *(pointer(call, name) for name in ("x", "scale", "zero_point", "q")),
+        ("rows", Scalar("i64", first.count)),
+        ("length", Scalar("i64", first.length)),
+        *stride_arguments(views),
+        ("across", Scalar("i32", across)),
+    )
+    defines = (("PASS", "ELEMENTS"), ("ASYMMETRIC", int(call.has("zero_point"))))
+    return Plan((Launch(kind.kernel(_SOURCE, "quantize_int8_elements", defines), (grid, 1, 1), args),))

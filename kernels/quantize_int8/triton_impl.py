@@ -1,0 +1,185 @@
+"""The int8 quantisers in Triton."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import triton
+import triton.language as tl
+
+from portable.kernels._lib.triton.rows import (
+    divisible,
+    element_tile,
+    plan_elementwise,
+    row_args,
+    row_starts,
+    row_tile,
+    tile_launch,
+    too_large,
+    unit_of,
+)
+from portable.kernels.quantize_fp8.triton_impl import (
+    RESIDENT,
+    RESIDENT_AMD,
+    WITH_SUBNORMALS,
+    magnitudes,
+    scale_of,
+)
+from portable.layout import rows
+from portable.plan import Call, Plan, Pointer, Rejected, Scalar
+
+SYMMETRIC = (("zero_ptr", None),)
+"""The constant of kernels without zero points."""
+
+
+@triton.jit
+def nearest(value, least, most):
+    """The nearest integers, the even one of two, to numbers that are brought to `least` to `most` first; 0,
+    which lies between, of NaN. Beside 1.5 * 2^23 the step of float32 is 1: the addition rounds."""
+    value = tl.where(value == value, value, 0.0)
+    value = tl.minimum(tl.maximum(value, least), most)
+    return (value + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
+
+
+@triton.jit
+def codes_of(value, zero):
+    """The codes of numbers over their scale: the nearest integers from -127 to 127 where `zero` is None, else
+    their sums with it, from -128."""
+    if zero is None:
+        code = nearest(value, -127.0, 127.0)
+    else:
+        code = nearest(value, (-128 - zero).to(tl.float32), (127 - zero).to(tl.float32)) + zero
+    return code.to(tl.int8)
+
+
+@triton.jit
+def above_and_below(x):
+    """The bits of float32 of what is above 0, and of the negative of what is below: they are ordered as the
+    numbers are, with NaN above Inf, and 0 of anything else."""
+    bits = x.to(tl.float32).to(tl.int32, bitcast=True)
+    return tl.maximum(bits, 0), tl.maximum(bits ^ -0x80000000, 0)
+
+
+@triton.jit
+def symmetric_scale(most, eps):
+    return scale_of(most, eps, 127.0, False)  # pyright: ignore[reportArgumentType]
+
+
+@triton.jit
+def scale_and_zero(above, below, eps):
+    """Of rows that go from -below to above, which are bits of float32. The scale is that of halves, as the
+    difference may be too large for float32."""
+    below = below.to(tl.float32, bitcast=True)
+    half = above.to(tl.float32, bitcast=True) * 0.5 + below * 0.5
+    scale = scale_of(half.to(tl.int32, bitcast=True), eps * 0.5, 127.5, False)  # pyright: ignore[reportArgumentType]
+    return scale, nearest(below * tl.div_rn(1.0, scale), 0.0, 255.0) - 128
+
+
+@triton.jit
+def quantize_rows(
+    x_ptr, x_stride, q_ptr, q_stride, scale_ptr, zero_ptr, count, length, eps,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows of at most BLOCK elements."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = row < count
+    col = tl.arange(0, BLOCK)[None, :]
+    mask = there[:, None] & (col < divisible(length, UNIT))
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0)
+    if zero_ptr is None:
+        scale, zeros = symmetric_scale(tl.max(magnitudes(x), axis=1), eps), None
+    else:
+        above, below = above_and_below(x)
+        scale, zero = scale_and_zero(tl.max(above, axis=1), tl.max(below, axis=1), eps)
+        tl.store(zero_ptr + row, zero, mask=there)
+        zeros = zero[:, None]
+    tl.store(scale_ptr + row, scale, mask=there)
+    codes = codes_of(x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None], zeros)
+    tl.store(row_starts(q_ptr, row, q_stride, UNIT) + col, codes, mask=mask)
+
+
+@triton.jit
+def quantize_rows_stream(
+    x_ptr, x_stride, q_ptr, q_stride, scale_ptr, zero_ptr, length, eps,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row of any length, read twice, the second time backwards."""
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * divisible(x_stride, UNIT)
+    q_row = q_ptr + row * divisible(q_stride, UNIT)
+    length = divisible(length, UNIT)
+    lane = tl.arange(0, BLOCK)
+    most = tl.zeros([BLOCK], tl.int32)
+    below = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, length, BLOCK):
+        col = start + lane
+        x = tl.load(x_row + col, mask=col < length, other=0.0)
+        if zero_ptr is None:
+            most = tl.maximum(most, magnitudes(x))
+        else:
+            over, under = above_and_below(x)
+            most, below = tl.maximum(most, over), tl.maximum(below, under)
+    if zero_ptr is None:
+        scale, zero = symmetric_scale(tl.max(most, axis=0), eps), None
+    else:
+        scale, zero = scale_and_zero(tl.max(most, axis=0), tl.max(below, axis=0), eps)
+        tl.store(zero_ptr + row, zero)
+    tl.store(scale_ptr + row, scale)
+    inverse = tl.div_rn(1.0, scale)
+    for start in range(0, length, BLOCK):
+        col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
+        x = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
+        tl.store(q_row + col, codes_of(x * inverse, zero), mask=col < length)
+
+
+@triton.jit
+def quantize_elements(
+    x_ptr, x_stride, q_ptr, q_stride, count, length, chunks, scale_ptr, zero_ptr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One tile by a given scale and, unless zero_ptr is None, a given zero point."""
+    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
+    value = x * tl.div_rn(1.0, tl.load(scale_ptr))
+    zero = None if zero_ptr is None else tl.minimum(tl.maximum(tl.load(zero_ptr), -128), 127)
+    tl.store(row_starts(q_ptr, row, q_stride, UNIT) + col, codes_of(value, zero), mask=mask)
+
+
+def symmetric(call: Call) -> Plan | Rejected:
+    """q and scale from x: one launch."""
+    return _rows(call)
+
+
+def asymmetric(call: Call) -> Plan | Rejected:
+    """q, scale and zero point from x: one launch."""
+    return _rows(call, Pointer("zero_point"))
+
+
+def _rows(call: Call, zero_point: Pointer | None = None) -> Plan | Rejected:
+    count, length, _ = rows(call["x"])
+    names = ("x", "q")
+    unit = unit_of(call, names, names, length)
+    args = [*row_args(call, names, unit > 1), ("scale_ptr", Pointer("scale"))]
+    tile = row_tile(call, length, unit, RESIDENT, RESIDENT_AMD)
+    if rejected := too_large(count, length, tile):
+        return rejected
+    if zero_point is not None:
+        args.append(("zero_ptr", zero_point))
+    if not tile.streams:
+        args.append(("count", Scalar("i64", count)))
+    args += [("length", Scalar("i32", length)), ("eps", Scalar("f32", call.params["eps"]))]
+    function = quantize_rows_stream if tile.streams else quantize_rows
+    constants = SYMMETRIC if zero_point is None else ()
+    return Plan((tile_launch(call, tile, function, args, count, *constants),))
+
+
+def static(call: Call) -> Plan | Rejected:
+    """q from x, a scale and perhaps a zero point: one launch."""
+    given = call.has("zero_point")
+    constants = () if given else SYMMETRIC
+    plan = plan_elementwise(call, ("x", "q"), quantize_elements, *constants, options=WITH_SUBNORMALS)
+    if isinstance(plan, Rejected):
+        return plan
+    (launch,) = plan.launches
+    more = (("scale_ptr", Pointer("scale")), *((("zero_ptr", Pointer("zero_point")),) if given else ()))
+    return Plan((replace(launch, args=(*launch.args, *more)),))
