@@ -289,20 +289,21 @@ def _nonfinite_violations(
     value: torch.Tensor, ref: torch.Tensor, limits: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
     """NaN where the maths says NaN and nowhere else; Inf of the same sign where the reference is
-    infinite or rounds beyond the largest finite number. Within the bound of that edge both pass.
+    infinite or rounds beyond the largest finite number. Within the bound of that edge both pass, and so does
+    the other sign's Inf where the bound, of terms that cancel, reaches beyond the other edge.
 
     A type without Inf (float8_e4m3fn, the fnuz types) has NaN in its place; a conversion that saturates gives
     the largest finite number of that sign, which passes as well.
     """
     if not dtypes.of(dtype).has_infinity:
         return _overflow_violations(value, ref, limits, dtype)
-    edge, size = _edge(dtype), ref.abs()
-    must_overflow = torch.isinf(ref) | (size - limits >= edge)
-    may_overflow = must_overflow | (size + limits >= edge)
-    same_inf = torch.isinf(value) & (torch.signbit(value) == torch.signbit(ref))
+    edge = _edge(dtype)
+    must_overflow = torch.isinf(ref) | (ref.abs() - limits >= edge)
+    same_sign = torch.signbit(value) == torch.signbit(ref)
+    reached = torch.where(same_sign, ref.abs(), -ref.abs()) + limits >= edge
     wrong_nan = torch.isnan(value) != torch.isnan(ref)
-    missing_inf = must_overflow & ~same_inf
-    stray_inf = torch.isinf(value) & ~(may_overflow & same_inf)
+    missing_inf = must_overflow & ~(torch.isinf(value) & same_sign)
+    stray_inf = torch.isinf(value) & ~reached
     return wrong_nan | (~torch.isnan(ref) & (missing_inf | stray_inf))
 
 

@@ -245,6 +245,17 @@ def test_nonfinite_rule_in_float16(got: float, ref: float, passes: bool):
     assert verdict.passed is passes, str(verdict)
 
 
+@pytest.mark.parametrize("got, ref, passes", [
+    (math.inf, 46127.0, True), (-math.inf, 46127.0, True), (-math.inf, -46127.0, True), (math.nan, 46127.0, False),
+    (-math.inf, 70000.0, True), (-math.inf, 1e7, False), (65504.0, 1e7, False), (-math.inf, math.inf, False),
+])  # fmt: skip
+def test_an_infinity_of_either_sign_passes_within_the_bound(got: float, ref: float, passes: bool):
+    """Where terms cancel, a bound may be wider than float16: here 1e12 * 8 * 2^-23, about 954,000."""
+    verdict = judge(one(got, torch.float16), one(ref, torch.float64), one(1e12, torch.float64),
+                    Tolerance(0.51, 8, torch.float32), torch.float16)  # fmt: skip
+    assert verdict.passed is passes, str(verdict)
+
+
 def test_shape_dtype_and_message():
     tolerance = Tolerance(0.51, 8, torch.float32)
     ref = torch.ones(2, 3, dtype=torch.float64)
