@@ -1,10 +1,11 @@
 """scaled_mm, scaled_mm_block and scaled_mm_mx in Triton, for every layout, type and vendor.
 
-Each program of `scaled_tile` computes one BLOCK_M x BLOCK_N tile, with loads through pointers. Where the GPU
-has instructions for both operands' types, codes go into the product as they are; elsewhere a thread makes
-bfloat16 numbers of them first, which hold every type of 8 bits exactly. On Hopper, whose sums of such
-products keep 13 bits, a tile's sum is brought to float32 every 128 products at the latest, but with
-use_fast_accum; Triton's own default (of 3.7) is never.
+Where TMA can load the operands, `triton_descriptors.py` plans the call. Elsewhere each program of
+`scaled_tile` computes one BLOCK_M x BLOCK_N tile, with loads through pointers. Where the GPU has instructions
+for both operands' types, codes go into the product as they are; elsewhere a thread makes bfloat16 numbers of
+them first, which hold every type of 8 bits exactly. On Hopper, whose sums of such products keep 13 bits, a
+tile's sum is brought to float32 every 128 products at the latest, but with use_fast_accum; Triton's own
+default (of 3.7) is never.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from portable.kernels.matmul.triton.plan import (
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
 from portable.kernels.scaled_mm.problem import BLOCK, OCP, ScaledProblem, from_call, has_instructions
 from portable.kernels.scaled_mm.reference import MX_GROUP
+from portable.kernels.scaled_mm.triton_descriptors import plan_descriptors, scale_args, unfit
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
@@ -170,7 +172,12 @@ def mx(call: Call) -> Plan | Rejected:
 
 
 def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
-    """One launch, with the tile and compiler options of `call.config`."""
+    """One launch, with the tile and compiler options of `call.config`; by TMA where it loads the operands."""
+    return plan_descriptors(problem, call) if unfit(problem, call) is None else plan_pointers(problem, call)
+
+
+def plan_pointers(problem: ScaledProblem, call: Call) -> Plan | Rejected:
+    """One launch of `scaled_tile`."""
     product, device = problem.product, call.device
     operands = (product.a, product.b, product.c)
     if None in (product.a.unit_stride, product.b.unit_stride):
@@ -204,9 +211,7 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
         args += _operand_args(name, x, unit > 1, None if native or name == "c" else "uint8")
-    for name, scale in (("sa", problem.scale_a), ("sb", problem.scale_b)):
-        args.append((f"{name}_ptr", Pointer(scale.tensor)))
-        args += [(f"{name}_outer", Scalar("i64", scale.outer)), (f"{name}_inner", Scalar("i64", scale.inner))]
+    args += scale_args(problem)
     if product.bias:
         args.append(("bias_ptr", Pointer("bias", unit > 1)))
     args += [(name, Scalar("i32", getattr(product, name))) for name in "MNK"]
@@ -226,6 +231,8 @@ def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -
     64-bit pointer and a mask of its own: BLOCK_K is halved (to 32 at least, the k of fp8 instructions) until
     there are 16, then BLOCK_N. Smaller tiles too where threads of 256 registers hold operands as numbers."""
     config = dict(config)
+    if device.arch.startswith("sm_9"):  # larger tiles are those of TMA's kernel
+        config["BLOCK_M"], config["BLOCK_K"] = min(config["BLOCK_M"], 128), min(config["BLOCK_K"], 64)
     if not native and device.warp_size == 32:
         config["BLOCK_K"] = 32
         if device.arch.startswith("gfx11"):

@@ -144,7 +144,7 @@ def jobs(
             *([spec.demo] if spec.demo else []), *spec.bench, *spec.cases
         ]  # fmt: skip
         rows = spec.types[:1] if quick else spec.types
-        ways = ((True, ()), (False, ()), (True, matrices(spec)))
+        ways = ((True, ()), (False, ()), (True, matrices(spec)), (True, matrices(spec)[-1:]))
         for backend, device in chosen:
             for implementation in spec.implementations:
                 if implementation.kind == "run" or not _could_run(implementation, backend, device):

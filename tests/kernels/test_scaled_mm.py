@@ -219,12 +219,15 @@ DEVICES = {
 CONFIG = dict(registry.spec("scaled_mm").implementation("triton").default)  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def planned(arch, types=("float8_e4m3fn", "float8_e4m3fn"), blocked=False, fast=False, entry=None, **config):
-    m, n, k = 512, 512, 1024
+def planned(
+    arch, types=("float8_e4m3fn", "float8_e4m3fn"), blocked=False, fast=False, entry=None,
+    sizes=(512, 512, 1024), b_steps=None, **config,
+):  # fmt: skip
+    m, n, k = sizes
     shapes = {"scale_a": (m, 8), "scale_b": (8, 4)} if blocked else {"scale_a": (m, 1), "scale_b": (1, n)}
     tensors = {
         "mat_a": TensorInfo((m, k), (k, 1), types[0]),
-        "mat_b": TensorInfo((k, n), (1, k), types[1]),
+        "mat_b": TensorInfo((k, n), b_steps or (1, k), types[1]),
         "c": TensorInfo((m, n), (n, 1), "bfloat16"),
         "bias": None,
         **{name: TensorInfo(shape, (1, shape[0]), "float32") for name, shape in shapes.items()},
@@ -258,6 +261,40 @@ def test_a_sum_is_promoted_at_least_every_128_products_but_for_fast_accumulation
         assert constants(planned("sm_90a", BLOCK_K=block_k))["PROMOTE"] == block_k
     assert constants(planned("sm_90a", fast=True))["PROMOTE"] is None
     assert constants(planned("sm_90a", blocked=True))["BLOCKED"]
+
+
+TMA = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 128, "num_warps": 4, "num_stages": 3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"blocked": True},
+        {"sizes": (5, 512, 1024), "BLOCK_M": 16},
+        {"arch": "sm_80"},
+        {"types": ("float8_e4m3fnuz", "float8_e4m3fnuz")},
+        {"b_steps": (512, 1)},
+        {"sizes": (512, 512, 1000)},
+        {"sizes": (512, 512, 0)},
+        {"BLOCK_K": 64},
+        {"blocked": True, "BLOCK_N": 256},
+    ],
+)
+def test_triton_loads_by_tma_what_wgmma_reads_along_k(change):
+    taken = list(change) in ([], ["blocked"], ["sizes", "BLOCK_M"])
+    launch = planned(**{"arch": "sm_90a", **TMA, **change})
+    assert (launch.kernel.name == "scaled_descriptors") == taken
+    if taken:
+        assert constants(launch)["SWAP"] == (change.get("BLOCK_M") == 16)
+
+
+def test_scales_of_blocks_come_by_the_pipeline_with_few_rows():
+    stages = [
+        constants(planned("sm_90a", blocked=blocked, sizes=(rows, 512, 1024), **TMA))["SCALE_STAGES"]
+        for blocked, rows in ((True, 64), (True, 65), (False, 64))
+    ]
+    assert stages == [3, None, None]
 
 
 def test_a_tensor_map_of_one_line_steps_by_whole_16_bytes():
