@@ -22,6 +22,7 @@ from portable.kernels.matmul.triton.descriptors import (
     TILE,
     descriptor,
     epilogue,
+    promotion,
     tma_supported,
     uses_pdl,
 )
@@ -144,9 +145,8 @@ def plan_descriptors(problem: ScaledProblem, call: Call) -> Plan | Rejected:
         return Rejected("row, column and tile indices exceed 32 bits")
 
     pdl = uses_pdl(device, needed)
-    promotion = 128 if block_m <= 64 else 256  # of L2, in bytes, as matmul's
-    args = descriptor("a", product.a, M, K, (1, 1), (block_m, block_k), promotion)
-    args += descriptor("b", product.b, K, N, (1, 1), (block_k, block_n), promotion)
+    args = descriptor("a", product.a, M, K, (1, 1), (block_m, block_k), promotion(product.a, block_m))
+    args += descriptor("b", product.b, K, N, (1, 1), (block_k, block_n), promotion(product.b, block_m))
     constants: list[tuple[str, Any]] = []
     if by_tma:
         args += descriptor("c", c, M, N, (1, 1), (block_m, block_n // subtiles))

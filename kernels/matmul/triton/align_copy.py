@@ -1,22 +1,27 @@
-"""Copies of K-major float32 operands for the Triton product: transposed and aligned, in workspaces of the
-call.
+"""Copies of operands for the Triton product on Hopper, in workspaces of the call: of float32 transposed, of
+16 bits with lines that start at multiples of 128 bytes.
 
 Products outside the matrix cores (float32) read both operands across K from shared memory; reads of a K-major
-operand by a warp have bank conflicts.
+operand by a warp have bank conflicts. 2026-11-21, H200, 2048x4096x2048 in float32: K-major b 0.27 of torch, b
+transposed 0.83, a and b transposed 0.90.
 
-2026-11-21, H200, 2048x4096x2048 in float32: K-major b 0.27 of torch, b transposed 0.83, a and b transposed
-0.90."""
+TMA loads lines at multiples of 16 bytes, and a line that starts inside one of L2's takes two of these.
+2026-11-27, H200, bfloat16: 4095x4097x4099 takes 1213 us through pointers and 225 by TMA from copies;
+4000x12000x5000 nt, whose lines are 10000 bytes, 909 by TMA and 700 from copies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import triton
 import triton.language as tl
 
 from portable.kernels.matmul.problem import Operand, Problem
+from portable.kernels.matmul.sm90.tma_descriptors import tma_unsupported
+from portable.kernels.matmul.triton.descriptors import unfit
 from portable.layout import ceil_div
-from portable.plan import Argument, Device, Launch, Pointer, Scalar, TritonKernel, Workspace
+from portable.plan import Argument, Call, Launch, Pointer, Scalar, TritonKernel, Workspace
 
 BLOCK = 64
 PITCH = 64  # elements: rows of a copy start at multiples of 128 bytes at least
@@ -24,6 +29,9 @@ MAX_BYTES = 1 << 31  # of one workspace
 # Measured rates: bytes copied per microsecond, microseconds of a launch, and flops per microsecond of a
 # product with no K-major operand, with a K-major a, and with a K-major b.
 COPIED, LAUNCH, TRANSPOSED, A_K_MAJOR, B_K_MAJOR = 2.0e6, 3.0, 4.6e7, 4.2e7, 1.3e7
+# And of a product in 16 bits: through pointers, by TMA with lines anywhere, and at multiples of LINE bytes.
+POINTERS, UNEVEN, EVEN = 1.2e8, 5.3e8, 6.8e8
+LINE = 128
 
 
 @triton.jit
@@ -74,6 +82,10 @@ class AlignCopy:
         return transposed_view(made) if self.transposed else made
 
     @property
+    def bytes(self) -> int:
+        return self.elements * self.x.itemsize
+
+    @property
     def workspace(self) -> Workspace:
         return Workspace(self.name, (self.elements,), self.x.dtype)
 
@@ -95,27 +107,59 @@ class AlignCopy:
         return Launch(kernel, (self.tiles * self.matrices, 1, 1), tuple(args))
 
 
-def realigned(problem: Problem, device: Device) -> tuple[Problem, tuple[AlignCopy, ...]]:
+def realigned(problem: Problem, call: Call) -> tuple[Problem, tuple[AlignCopy, ...]]:
     """The problem over copied operands and their copies; the problem as it was where copies do not pay.
 
-    Only on GPUs where that was measured: others may run float32 on matrix cores.
+    Only on GPUs where that was measured: others may run float32 on matrix cores, or have no TMA.
     """
-    a, b = problem.a, problem.b
-    if not device.arch.startswith("sm_9") or problem.dtype != "float32" or problem.precision == "tf32":
+    if not call.device.arch.startswith("sm_9") or None in (problem.a.unit_stride, problem.b.unit_stride):
         return problem, ()
+    if problem.dtype == "float32":
+        copies = {} if problem.precision == "tf32" else _transposed(problem)
+    else:
+        copies = _for_tma(problem, call)
+    if any(each.tiles * each.matrices >= 2**31 or each.bytes > MAX_BYTES for each in copies.values()):
+        return problem, ()
+    return _over(problem, copies), tuple(copies.values())
+
+
+def _over(problem: Problem, copies: Mapping[str, AlignCopy]) -> Problem:
+    return replace(problem, **{name: each.operand for name, each in copies.items()})
+
+
+def _time(problem: Problem, copies: Mapping[str, AlignCopy], rate: float) -> float:
+    """Microseconds of the copies and of a product at so many flops a microsecond."""
+    flops = 2.0 * problem.M * problem.product.N * problem.K * problem.batches
+    return flops / rate + 2 * sum(each.bytes for each in copies.values()) / COPIED + LAUNCH * len(copies)
+
+
+def _transposed(problem: Problem) -> dict[str, AlignCopy]:
+    """Copies of K-major operands, if they pay."""
+    a, b = problem.a, problem.b
     copies: dict[str, AlignCopy] = {}
     if a.unit_stride == "col":
         copies["a"] = AlignCopy(a, problem.M, problem.K, problem.batch, "row")
     if b.unit_stride == "row":
         copies["b"] = AlignCopy(b, problem.K, problem.N, problem.batch_of(b), "col")
-    if not copies or None in (a.unit_stride, b.unit_stride):
-        return problem, ()
-    sizes = [each.elements * a.itemsize for each in copies.values()]
-    flops = 2.0 * problem.M * problem.product.N * problem.K * problem.batches
-    cost = 2 * sum(sizes) / COPIED + LAUNCH * len(copies)
     slow = B_K_MAJOR if "b" in copies else A_K_MAJOR
-    if flops / TRANSPOSED + cost > flops / slow or max(sizes) > MAX_BYTES:
-        return problem, ()
-    if any(each.tiles * each.matrices >= 2**31 for each in copies.values()):
-        return problem, ()
-    return replace(problem, **{name: each.operand for name, each in copies.items()}), tuple(copies.values())
+    return copies if _time(problem, copies, TRANSPOSED) <= _time(problem, {}, slow) else {}
+
+
+def _for_tma(problem: Problem, call: Call) -> dict[str, AlignCopy]:
+    """Copies of what TMA cannot load, and of what it loads slowly, as far as they pay."""
+    refused: dict[str, AlignCopy] = {}
+    uneven: dict[str, AlignCopy] = {}
+    for name, x, rows, cols in (
+        ("a", problem.a, problem.M, problem.K),
+        ("b", problem.b, problem.K, problem.N),
+    ):
+        batch = problem.batch_of(x)
+        if x.unit_stride is not None and tma_unsupported(x, rows, cols) is not None:
+            refused[name] = AlignCopy(x, rows, cols, batch, x.unit_stride)
+        elif x.unit_stride is not None and x.leading * x.itemsize % LINE:
+            uneven[name] = AlignCopy(x, rows, cols, batch, x.unit_stride)
+    every = {**refused, **uneven}
+    ways = [({}, POINTERS if refused else UNEVEN if uneven else EVEN)]
+    ways += [(refused, UNEVEN if uneven else EVEN), (every, EVEN)]
+    best, _ = min(ways, key=lambda way: _time(problem, *way))
+    return best if unfit(_over(problem, best), call) is None else {}

@@ -144,7 +144,7 @@ def plan_problem(problem: Problem, call: Call) -> Plan | Rejected:
         problem = problem.transposed()
     if None in (problem.a.unit_stride, problem.b.unit_stride):
         return Rejected("an operand has no unit stride in either of its last two dimensions")
-    problem, copies = realigned(problem, call.device)
+    problem, copies = realigned(problem, call)
     found = plan_descriptors(problem, call) if unfit(problem, call) is None else plan_pointers(problem, call)
     if isinstance(found, Rejected) or not copies:
         return found

@@ -235,6 +235,41 @@ def test_a_broadcast_operand_is_realigned_once():
     assert [w.shape for w in plan.workspaces if w.name == "b_realigned"] == [(1024 * 2048,)]
 
 
+COPY = "align_copy_matrix"
+
+
+def steps(plan: Plan) -> dict[str, int]:
+    """Bytes between two lines of what TMA loads."""
+    found = dict(plan.launches[-1].args)
+    return {name: found[name].strides[0] for name in "ab"}
+
+
+def test_operands_that_tma_cannot_load_are_copied_where_it_pays():
+    plan = product(half(4095, 4099), half(4099, 4097))
+    assert names(plan) == [COPY, COPY, "matmul_descriptors"] and steps(plan) == {"a": 8320, "b": 8320}
+    shifted = product(half(4096, 4096), half(4096, 4096), alignment=2)  # a's base alone
+    assert names(shifted) == [COPY, "matmul_descriptors"] and shifted.workspaces[0].name == "a_realigned"
+    column_major = product(half(4099, 4095).mT, half(4097, 4099).mT)
+    assert names(column_major) == [COPY, COPY, "matmul_descriptors"]
+    assert constants(column_major.launches[-1])["A_UNIT"] == "row"
+    assert names(product(half(257, 259), half(259, 129))) == ["matmul_tile"]  # little work
+    assert names(product(half(16, 8191), half(8191, 8193))) == ["matmul_tile"]  # the copy is all the bytes
+    assert names(product(half(4095, 4099), half(4099, 4097), device=AMPERE)) == ["matmul_tile"]
+    assert names(product(half(4095, 4099), half(4099, 4097), SMALL | {"BLOCK_M": 32})) == ["matmul_tile"]
+
+
+def test_lines_that_start_inside_those_of_l2_are_copied_where_it_pays():
+    plan = product(half(4000, 5000), half(12000, 5000).mT)
+    assert names(plan) == [COPY, COPY, "matmul_descriptors"] and steps(plan) == {"a": 10112, "b": 10112}
+    small = product(half(3000, 3000), half(3000, 3000))
+    assert names(small) == ["matmul_descriptors"]
+    assert {dict(small.launches[0].args)[name].promotion for name in "ab"} == {128}
+    even = product(half(4096, 4096), half(4096, 4096))
+    assert {dict(even.launches[0].args)[name].promotion for name in "ab"} == {256}
+    one = product(half(8192, 8192), half(8192, 8200))
+    assert names(one) == [COPY, "matmul_descriptors"] and one.workspaces[0].name == "b_realigned"
+
+
 def test_short_gelu_is_close_everywhere():
     """The kernel's own arithmetic, in float32 on the CPU."""
 
