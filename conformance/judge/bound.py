@@ -300,7 +300,7 @@ def _nonfinite_violations(
     edge = _edge(dtype)
     must_overflow = torch.isinf(ref) | (ref.abs() - limits >= edge)
     same_sign = torch.signbit(value) == torch.signbit(ref)
-    reached = torch.where(same_sign, ref.abs(), -ref.abs()) + limits >= edge
+    reached = torch.isinf(ref) & same_sign | (torch.where(same_sign, ref.abs(), -ref.abs()) + limits >= edge)
     wrong_nan = torch.isnan(value) != torch.isnan(ref)
     missing_inf = must_overflow & ~(torch.isinf(value) & same_sign)
     stray_inf = torch.isinf(value) & ~reached

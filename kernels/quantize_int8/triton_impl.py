@@ -54,10 +54,10 @@ def codes_of(value, zero):
 
 @triton.jit
 def above_and_below(x):
-    """The bits of float32 of what is above 0, and of the negative of what is below: they are ordered as the
-    numbers are, with NaN above Inf, and 0 of anything else."""
+    """Integers whose largest of a row, and 0, is the bits in float32 of what is above 0, and of the negative of
+    what is below: they are ordered as the numbers are, with NaN above Inf."""
     bits = x.to(tl.float32).to(tl.int32, bitcast=True)
-    return tl.maximum(bits, 0), tl.maximum(bits ^ -0x80000000, 0)
+    return bits, bits ^ -0x80000000
 
 
 @triton.jit
@@ -90,7 +90,8 @@ def quantize_rows(
         scale, zeros = symmetric_scale(tl.max(magnitudes(x), axis=1), eps), None
     else:
         above, below = above_and_below(x)
-        scale, zero = scale_and_zero(tl.max(above, axis=1), tl.max(below, axis=1), eps)
+        above, below = tl.maximum(tl.max(above, axis=1), 0), tl.maximum(tl.max(below, axis=1), 0)
+        scale, zero = scale_and_zero(above, below, eps)
         tl.store(zero_ptr + row, zero, mask=there)
         zeros = zero[:, None]
     tl.store(scale_ptr + row, scale, mask=there)

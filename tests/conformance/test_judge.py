@@ -256,6 +256,20 @@ def test_an_infinity_of_either_sign_passes_within_the_bound(got: float, ref: flo
     assert verdict.passed is passes, str(verdict)
 
 
+def test_an_infinity_passes_where_no_rounding_is_allowed():
+    """0 units of an infinite reference are no number, and no bound to hold anything against."""
+    exact = Tolerance(0.0, 0.0, torch.float32)
+    for got, ref, passes in (
+        (math.inf, math.inf, True),
+        (-math.inf, math.inf, False),
+        (-math.inf, -math.inf, True),
+    ):
+        assert (
+            judge(one(got, torch.float32), one(ref, torch.float64), None, exact, torch.float32).passed
+            is passes
+        )
+
+
 def test_shape_dtype_and_message():
     tolerance = Tolerance(0.51, 8, torch.float32)
     ref = torch.ones(2, 3, dtype=torch.float64)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from portable.kernels.matmul.problem import Operand, Problem
 from portable.plan import Rejected, TensorMap
 
+SECTOR = 32
+"""Bytes of L2's sectors. Lines that start at no multiple of them load slowly (H200, 2026-11-27: 3000^3 and
+5000^3 in bfloat16, whose lines are at multiples of 16, and not 6000^3)."""
 _SWIZZLE = 128  # bytes of a box's innermost dimension
 
 

@@ -5,9 +5,10 @@ Products outside the matrix cores (float32) read both operands across K from sha
 operand by a warp have bank conflicts. 2026-11-21, H200, 2048x4096x2048 in float32: K-major b 0.27 of torch, b
 transposed 0.83, a and b transposed 0.90.
 
-TMA loads lines at multiples of 16 bytes, and a line that starts inside one of L2's takes two of these.
-2026-11-27, H200, bfloat16: 4095x4097x4099 takes 1213 us through pointers and 225 by TMA from copies;
-4000x12000x5000 nt, whose lines are 10000 bytes, 909 by TMA and 700 from copies."""
+TMA loads lines at multiples of 16 bytes, slowly those at no multiple of L2's sectors of 32. 2026-11-27, H200,
+bfloat16, us, with copies and without: 4095x4097x4099 272 and 1232, 4096x4096x4100 nt 225 and 1106 (through
+pointers); 4000x12000x5000 nt, whose lines are 10000 bytes, 806 and 910; 3000^3 124 and 126. 6000^3, of lines
+of 12000 bytes, is as fast without."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ from dataclasses import replace
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.rows import divisible
 from portable.kernels.matmul.problem import Operand, Problem
-from portable.kernels.matmul.sm90.tma_descriptors import tma_unsupported
+from portable.kernels.matmul.sm90.tma_descriptors import SECTOR, tma_unsupported
 from portable.kernels.matmul.triton.descriptors import unfit
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Pointer, Scalar, TritonKernel, Workspace
@@ -29,17 +31,21 @@ MAX_BYTES = 1 << 31  # of one workspace
 # Measured rates: bytes copied per microsecond, microseconds of a launch, and flops per microsecond of a
 # product with no K-major operand, with a K-major a, and with a K-major b.
 COPIED, LAUNCH, TRANSPOSED, A_K_MAJOR, B_K_MAJOR = 2.0e6, 3.0, 4.6e7, 4.2e7, 1.3e7
-# And of a product in 16 bits: through pointers, by TMA with lines anywhere, and at multiples of LINE bytes.
-POINTERS, UNEVEN, EVEN = 1.2e8, 5.3e8, 6.8e8
-LINE = 128
+# And of a product in 16 bits: through pointers, by TMA with lines anywhere, and at multiples of a sector; bytes
+# copied where 16 are loaded at once, and where 2 are.
+POINTERS, UNEVEN, EVEN = 1.2e8, 5.3e8, 6.6e8
+VECTORS, ELEMENTS = 4.0e6, 2.6e6
 
 
 @triton.jit
 def align_copy_matrix(
     x_ptr, x_row, x_col, x_outer, x_inner, y_ptr, pitch, rows, cols, tiles, inner_batch,
-    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """y[i, j, row, col] = x[i, j, row, col] for one tile; y is dense, its rows `pitch` apart."""
+    """y[i, j, row, col] = x[i, j, row, col] for one tile; y is dense, its rows `pitch` apart. UNIT elements
+    of x are 16 bytes where each of its rows starts and ends at a multiple of so many, else UNIT is 1."""
+    x_row, cols = divisible(x_row, UNIT), divisible(cols, UNIT)
+    x_outer, x_inner = divisible(x_outer, UNIT), divisible(x_inner, UNIT)
     pid = tl.program_id(0)
     batch = (pid // tiles).to(tl.int64)
     pid = pid % tiles
@@ -74,6 +80,17 @@ class AlignCopy:
         self.name = f"{x.tensor}_realigned"
 
     @property
+    def vectors(self) -> bool:
+        """Whether a line may be read 16 bytes at a time."""
+        x = self.x
+        return x.unit_stride == "col" and x.aligned_to(16) and self.cols * x.itemsize % 16 == 0
+
+    @property
+    def rate(self) -> float:
+        """Bytes copied per microsecond."""
+        return COPIED if self.x.dtype == "float32" else VECTORS if self.vectors else ELEMENTS
+
+    @property
     def operand(self) -> Operand:
         matrix = self.rows * self.pitch
         outer = self.counts[1] * matrix if self.counts[0] > 1 else 0
@@ -93,7 +110,11 @@ class AlignCopy:
     def launch(self) -> Launch:
         x = self.x
         known = tuple((f"x_{name}", 1) for name in ("row", "col") if name == x.unit_stride)
-        kernel = TritonKernel(align_copy_matrix, (*known, ("BLOCK", BLOCK)), num_warps=8, num_stages=1)
+        # Where the compiler knows that y is aligned, a thread reads as many elements of x as it writes at once,
+        # one by one if x is not: 134 MB of 4095x4097x4099 in 148 us.
+        aligned = self.vectors or x.dtype == "float32"
+        constants = (*known, ("UNIT", 16 // x.itemsize if self.vectors else 1), ("BLOCK", BLOCK))
+        kernel = TritonKernel(align_copy_matrix, constants, num_warps=8, num_stages=1)
         args: list[tuple[str, Argument]] = [("x_ptr", Pointer(x.tensor, x.alignment >= 16))]
         strides = {"row": x.row, "col": x.col, "outer": x.batch[0], "inner": x.batch[1]}
         args += [
@@ -101,7 +122,7 @@ class AlignCopy:
             for name, step in strides.items()
             if name != x.unit_stride
         ]
-        args += [("y_ptr", Pointer(self.name, True)), ("pitch", Scalar("i64", self.pitch, True))]
+        args += [("y_ptr", Pointer(self.name, aligned)), ("pitch", Scalar("i64", self.pitch, aligned))]
         sizes = {"rows": self.rows, "cols": self.cols, "tiles": self.tiles, "inner_batch": self.counts[1]}
         args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
         return Launch(kernel, (self.tiles * self.matrices, 1, 1), tuple(args))
@@ -130,7 +151,7 @@ def _over(problem: Problem, copies: Mapping[str, AlignCopy]) -> Problem:
 def _time(problem: Problem, copies: Mapping[str, AlignCopy], rate: float) -> float:
     """Microseconds of the copies and of a product at so many flops a microsecond."""
     flops = 2.0 * problem.M * problem.product.N * problem.K * problem.batches
-    return flops / rate + 2 * sum(each.bytes for each in copies.values()) / COPIED + LAUNCH * len(copies)
+    return flops / rate + sum(2 * each.bytes / each.rate + LAUNCH for each in copies.values())
 
 
 def _transposed(problem: Problem) -> dict[str, AlignCopy]:
@@ -156,7 +177,7 @@ def _for_tma(problem: Problem, call: Call) -> dict[str, AlignCopy]:
         batch = problem.batch_of(x)
         if x.unit_stride is not None and tma_unsupported(x, rows, cols) is not None:
             refused[name] = AlignCopy(x, rows, cols, batch, x.unit_stride)
-        elif x.unit_stride is not None and x.leading * x.itemsize % LINE:
+        elif x.unit_stride is not None and x.leading * x.itemsize % SECTOR:
             uneven[name] = AlignCopy(x, rows, cols, batch, x.unit_stride)
     every = {**refused, **uneven}
     ways = [({}, POINTERS if refused else UNEVEN if uneven else EVEN)]

@@ -16,7 +16,7 @@ import triton.language as tl
 from portable.kernels._lib.triton.pdl import enter_pdl, supports_pdl
 from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.matmul.problem import Operand, Problem
-from portable.kernels.matmul.sm90.tma_descriptors import tma_unsupported
+from portable.kernels.matmul.sm90.tma_descriptors import SECTOR, tma_unsupported
 from portable.kernels.matmul.triton.tile import activate, bias_of, tile_starts
 from portable.layout import ceil_div
 from portable.plan import (
@@ -248,8 +248,8 @@ def descriptor(
 
 def promotion(x: Operand, block_m: int) -> int:
     """Bytes that a load brings to L2. H200: with few rows, which are memory-bound, 128 are 0 to 3 % faster
-    than 256 (2026-11-22); with lines that are no multiple of 128 bytes 12 to 19 % (2026-11-27)."""
-    return 128 if block_m <= 64 or x.leading * x.itemsize % 128 else 256
+    than 256 (2026-11-22), with lines at no multiple of a sector 12 to 19 % (2026-11-27)."""
+    return 128 if block_m <= 64 or x.leading * x.itemsize % SECTOR else 256
 
 
 def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:

@@ -258,14 +258,16 @@ def test_operands_that_tma_cannot_load_are_copied_where_it_pays():
     assert names(product(half(4095, 4099), half(4099, 4097), SMALL | {"BLOCK_M": 32})) == ["matmul_tile"]
 
 
-def test_lines_that_start_inside_those_of_l2_are_copied_where_it_pays():
+def test_lines_that_start_inside_sectors_of_l2_are_copied_where_it_pays():
     plan = product(half(4000, 5000), half(12000, 5000).mT)
     assert names(plan) == [COPY, COPY, "matmul_descriptors"] and steps(plan) == {"a": 10112, "b": 10112}
     small = product(half(3000, 3000), half(3000, 3000))
     assert names(small) == ["matmul_descriptors"]
     assert {dict(small.launches[0].args)[name].promotion for name in "ab"} == {128}
-    even = product(half(4096, 4096), half(4096, 4096))
-    assert {dict(even.launches[0].args)[name].promotion for name in "ab"} == {256}
+    for size in (4096, 6000):  # lines of 12000 bytes start at L2's sectors
+        even = product(half(size, size), half(size, size))
+        assert names(even) == ["matmul_descriptors"]
+        assert {dict(even.launches[0].args)[name].promotion for name in "ab"} == {256}
     one = product(half(8192, 8192), half(8192, 8200))
     assert names(one) == [COPY, "matmul_descriptors"] and one.workspaces[0].name == "b_realigned"
 
