@@ -54,8 +54,8 @@ def codes_of(value, zero):
 
 @triton.jit
 def above_and_below(x):
-    """Integers whose largest of a row, and 0, is the bits in float32 of what is above 0, and of the negative of
-    what is below: they are ordered as the numbers are, with NaN above Inf."""
+    """Integers whose largest of a row, and 0, is the bits in float32 of what is above 0, and of the negative
+    of what is below: they are ordered as the numbers are, with NaN above Inf."""
     bits = x.to(tl.float32).to(tl.int32, bitcast=True)
     return bits, bits ^ -0x80000000
 
