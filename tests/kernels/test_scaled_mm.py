@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -263,7 +265,7 @@ def test_a_sum_is_promoted_at_least_every_128_products_but_for_fast_accumulation
     assert constants(planned("sm_90a", blocked=True))["BLOCKED"]
 
 
-TMA = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 128, "num_warps": 4, "num_stages": 3}
+TMA: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 128, "num_warps": 4, "num_stages": 3}
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,9 @@ def test_triton_loads_by_tma_what_wgmma_reads_along_k(change):
 
 def test_scales_of_blocks_come_by_the_pipeline_with_few_rows():
     stages = [
-        constants(planned("sm_90a", blocked=blocked, sizes=(rows, 512, 1024), **TMA))["SCALE_STAGES"]
+        constants(planned(arch="sm_90a", **TMA | {"blocked": blocked, "sizes": (rows, 512, 1024)}))[
+            "SCALE_STAGES"
+        ]
         for blocked, rows in ((True, 64), (True, 65), (False, 64))
     ]
     assert stages == [3, None, None]
