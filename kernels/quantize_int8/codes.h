@@ -22,16 +22,35 @@ DEVICE int nearest(float value, float least, float most) {
     return static_cast<int>(bits_of(value + MAGIC) - MAGIC_BITS);
 }
 
+// A product, rounded before anything is added to it.
+DEVICE float rounded_product(float a, float b) {
+#if defined(__AMDGCN__)
+    return a * b;    // clang contracts within an expression alone
+#else
+    return __fmul_rn(a, b);
+#endif
+}
+
 struct Codes {
     float inverse, least, most;
     int zero;
+    bool plain;    // no product with `inverse` is NaN, whose lowest byte NVIDIA sets, or far outside the codes
 
-    DEVICE Codes(float scale, int zero_point)
+    // `of_row`: the scale is that of the row itself, so no smaller than eps / 255.
+    DEVICE Codes(float scale, int zero_point, bool of_row)
         : inverse(div_rn(1.0f, scale)),
           least(static_cast<float>(LEAST - zero_point)),
           most(static_cast<float>(MOST - zero_point)),
-          zero(zero_point) {}
-    DEVICE uint32_t of(float value) const { return static_cast<uint32_t>(nearest(value * inverse, least, most) + zero); }
+          zero(zero_point),
+          plain(of_row && scale <= 0x1.fffffep+127f) {}
+    // A number's code in the lowest byte.
+    template <bool PLAIN> DEVICE uint32_t of(float value) const {
+        float scaled = rounded_product(value, inverse);
+        if (!PLAIN) return static_cast<uint32_t>(nearest(scaled, least, most) + zero);
+        // Symmetric ones are within 127 and a rounding; with a zero point the ends may round apart.
+        if (ASYMMETRIC) scaled = math_min_number(math_max_number(scaled, least), most);
+        return bits_of(scaled + MAGIC) + static_cast<uint32_t>(zero);
+    }
 };
 
 // The lowest bytes of four words in one, the first in its lowest byte.
@@ -44,26 +63,36 @@ DEVICE uint32_t pack_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 #endif
 }
 
-// The codes of a vector, those inside the row.
-template <class Type, int COUNT, class Index>
-DEVICE void store_codes(int8_t* address, Index column, Index length, const Vector<Type, COUNT>& held,
-                        const Codes& codes) {
+template <bool PLAIN, class Type, int COUNT, class Index>
+DEVICE void store_codes_as(int8_t* address, Index column, Index length, const Vector<Type, COUNT>& held,
+                           const Codes& codes) {
     if constexpr (COUNT == 1) {
-        if (column < length) *address = static_cast<int8_t>(codes.of(held[0]));
+        if (column < length) *address = static_cast<int8_t>(codes.of<PLAIN>(held[0]));
     } else if (TAIL ? column + COUNT <= length : column < length) {
         words<COUNT> packed;
 #pragma unroll
         for (int i = 0; i < COUNT; i += 4) {
-            packed.w[i / 4] =
-                pack_bytes(codes.of(held[i]), codes.of(held[i + 1]), codes.of(held[i + 2]), codes.of(held[i + 3]));
+            packed.w[i / 4] = pack_bytes(codes.of<PLAIN>(held[i]), codes.of<PLAIN>(held[i + 1]),
+                                         codes.of<PLAIN>(held[i + 2]), codes.of<PLAIN>(held[i + 3]));
         }
         store_global(address, packed);
     } else if constexpr (TAIL) {
         if (!reached(column, length)) return;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            if (column + i < length) address[i] = static_cast<int8_t>(codes.of(held[i]));
+            if (column + i < length) address[i] = static_cast<int8_t>(codes.of<PLAIN>(held[i]));
         }
+    }
+}
+
+// The codes of a vector, those inside the row.
+template <class Type, int COUNT, class Index>
+DEVICE void store_codes(int8_t* address, Index column, Index length, const Vector<Type, COUNT>& held,
+                        const Codes& codes) {
+    if (codes.plain) {
+        store_codes_as<true>(address, column, length, held, codes);
+    } else {
+        store_codes_as<false>(address, column, length, held, codes);
     }
 }
 
@@ -155,5 +184,5 @@ struct Row {
         scale = scale_of(amax_of<T>(greatest_of_row(most, partial)), eps, 127.0f);
     }
 #endif
-    DEVICE Codes codes() const { return Codes(scale, zero); }
+    DEVICE Codes codes() const { return Codes(scale, zero, true); }
 };

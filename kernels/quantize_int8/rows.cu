@@ -76,7 +76,7 @@ void quantize_int8_elements(const T* x, const float* scale, const int* zero_poin
 #else
     const int zero = 0;
 #endif
-    const Codes codes(*scale, zero);
+    const Codes codes(*scale, zero, false);
     int8_t* target = lane_ptr(q + slice.row * q_stride) + slice.base;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {

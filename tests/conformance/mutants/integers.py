@@ -275,7 +275,19 @@ source(
 )
 source(
     *("quantize_int8", "cpp", "gfx942", "rounded half up"),
-    Edit(CODES, "bits_of(value + MAGIC)", "bits_of(__builtin_floorf(value + 0.5f) + MAGIC)"),
+    Edit(CODES, "bits_of(scaled + MAGIC)", "bits_of(__builtin_floorf(scaled + 0.5f) + MAGIC)"),
+)
+source(
+    *("quantize_int8", "cpp", "gfx942", "a product and its rounding in one"),
+    Edit(CODES, "bits_of(scaled + MAGIC)", "bits_of(__builtin_fmaf(value, inverse, MAGIC))"),
+)
+source(
+    *("quantize_int8_asymmetric", "cpp", "gfx942", "ends that round apart wrap"),
+    Edit(CODES, "if (ASYMMETRIC) scaled = math_min_number(math_max_number(scaled, least), most);", ""),
+)
+source(
+    *("quantize_int8_static", "cpp", "gfx942", "a given scale taken for the row's own"),
+    Edit("quantize_int8/rows.cu", "codes(*scale, zero, false)", "codes(*scale, zero, true)"),
 )
 source(
     *("quantize_int8", "cpp", "gfx942", "bytes of a word in another order"),
