@@ -132,6 +132,18 @@ def group_tile(groups, across, length, UNIT: tl.constexpr, ROWS: tl.constexpr, B
 
 
 @triton.jit
+def store_pairs(
+    q_row, first, length, there, codes, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Stores codes of 4 bits of `group_tile`'s groups, two in a byte, the first in the lower half; with the
+    last of a row of an odd length goes the code of a 0."""
+    low, high = tl.split(codes.reshape(ROWS, BLOCK // 2, 2))  # pyright: ignore[reportOperatorIssue]
+    pair = tl.arange(0, BLOCK // 2)[None, :]  # pyright: ignore[reportOperatorIssue]
+    mask = there[:, None] & (first + 2 * pair < divisible(length, UNIT))
+    tl.store(q_row + first // 2 + pair, low | (high << 4), mask=mask)
+
+
+@triton.jit
 def quantize_groups(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, groups, across, length, eps, largest,
     POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
