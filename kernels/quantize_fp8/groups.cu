@@ -1,9 +1,12 @@
-// q and scales of neighbours of a row (128: 1x128; 32 with MX_ROUNDING: MX), of a row of q the bytes, and of tiles of 128x128.
+// q and scales of neighbours of a row (128: 1x128; 32 with MX_ROUNDING: MX; 16 with SCALE_FORMAT: NVFP4), and of tiles of 128x128.
 #include "quantize.h"
 
 #if defined(MX_ROUNDING)
 #include "quantize_mx/scale.h"
 typedef MxScale Scale;
+#elif defined(SCALE_FORMAT)
+#include "quantize_nvfp4/scale.h"
+typedef Nvfp4Scale Scale;
 #else
 typedef Float32Scale Scale;
 #endif

@@ -177,15 +177,21 @@ DEVICE void store_pairs(uint8_t* address, Index column, Index length, const Vect
 
 // The lane's part of the group whose first column is `first`, and its codes; nothing lies beyond the row.
 DEVICE int group_lane() { return row_lane() & (GROUP_LANES - 1); }
-// Of the lane's i-th element with STRIDED, from `first` on.
-DEVICE int strided_place(int i) { return (group_lane() + i / IN_BYTE * GROUP_LANES) * IN_BYTE + i % IN_BYTE; }
+// Of the lane's i-th element with STRIDED.
+template <class Index> DEVICE Index strided_column(Index first, int i) {
+    if constexpr (IN_BYTE == 1) {
+        return first + group_lane() + i * GROUP_LANES;
+    } else {
+        return first + (group_lane() + i / 2 * GROUP_LANES) * 2 + i % 2;
+    }
+}
 template <class Index> DEVICE Vector<T, VEC> load_part(const T* row, Index first, Index length) {
 #if STRIDED
     Vector<T, VEC> held;
     held.clear();
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        const Index column = first + strided_place(i);
+        const Index column = strided_column(first, i);
         if (column < length) held.insert(i, row[column]);
     }
     return held;
@@ -199,10 +205,12 @@ DEVICE void store_part(uint8_t* row, Index first, Index length, const Vector<T, 
 #if STRIDED
 #pragma unroll
     for (int i = 0; i < VEC; i += IN_BYTE) {
-        const Index column = first + strided_place(i);
-        uint8_t byte = code_of(held[i] * inverse);
-        if constexpr (IN_BYTE == 2) byte |= code_of(held[i + 1] * inverse) << 4;
-        if (column < length) row[column / IN_BYTE] = byte;
+        const Index column = strided_column(first, i);
+        if constexpr (IN_BYTE == 1) {
+            if (column < length) row[column] = code_of(held[i] * inverse);
+        } else if (column < length) {
+            row[column / 2] = static_cast<uint8_t>(code_of(held[i] * inverse) | code_of(held[i + 1] * inverse) << 4);
+        }
     }
 #else
     const Index column = first + group_lane() * VEC;

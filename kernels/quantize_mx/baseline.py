@@ -15,13 +15,18 @@ def quantize_mx(x: Tensor, dtype: torch.dtype, rounding: str) -> tuple[Tensor, T
 
 def quantize_mxfp4(x: Tensor, rounding: str) -> tuple[Tensor, Tensor]:
     scaled, scale = _scaled(x, rounding, 6.0, 2)
+    return to_fp4(scaled)[..., : -(-x.shape[-1] // 2)], scale
+
+
+def to_fp4(scaled: Tensor) -> Tensor:
+    """Numbers as codes of 4 bits, two in a byte."""
     size = scaled.abs().clamp(max=6.0)
     # Beside 2^22 the step of float32 is 0.5; from 2 on e2m1's is twice that, from 4 on twice again.
     step = torch.where(size < 2, 1.0, torch.where(size < 4, 2.0, 4.0)) * 2.0**22
     size = (size + step) - step
     code = torch.where(size < 2, size * 2, torch.where(size < 4, size + 2, size / 2 + 4)).to(torch.uint8)
     code |= scaled.signbit().to(torch.uint8) << 3
-    return (code[..., 0::2] | code[..., 1::2] << 4)[..., : -(-x.shape[-1] // 2)], scale
+    return code[..., 0::2] | code[..., 1::2] << 4
 
 
 def _scaled(x: Tensor, rounding: str, largest: float, top: int) -> tuple[Tensor, Tensor]:
