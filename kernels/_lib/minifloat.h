@@ -1,6 +1,6 @@
 // Floating point types of 8 and 4 bits: conversions that round to nearest even, saturate (too large a number, and Inf,
-// become the largest finite number of that sign) and keep NaN where the type has one. minifloat.py says the same in
-// float64, and makes the name of a format from portable/dtypes.py.
+// become the largest finite number of that sign) and keep NaN where the type has one; where it has none NaN becomes 0.
+// minifloat.py says the same in float64, and makes the name of a format from portable/dtypes.py.
 #pragma once
 
 #include "prelude.h"
@@ -34,9 +34,7 @@ template <class Format> DEVICE uint32_t encode(float value) {
     code = code < Format::LARGEST ? code : Format::LARGEST;
     const uint32_t sign = all >> 31 << (Format::BITS - 1);
     if (!Format::FNUZ || code != 0) code |= sign;
-    if constexpr (Format::NAN_CODE >= 0) {
-        if (bits > 0x7f800000u) code = Format::NAN_CODE;
-    }
+    if (bits > 0x7f800000u) code = Format::NAN_CODE >= 0 ? Format::NAN_CODE : 0;
     return code;
 }
 

@@ -2,9 +2,9 @@
 
 `minifloat.h` and `triton/minifloat.py` compute the same. All of them take the formats' facts from
 portable.dtypes, round to nearest even, saturate (a finite number too large, and Inf, become the largest
-finite number of that sign) and keep NaN where the type has one. A zero keeps its sign but in the fnuz types,
-which have no negative zero. torch's own conversions differ from release to release: 2.11 makes NaN of what
-2.13 saturates (pytorch#178817).
+finite number of that sign) and keep NaN where the type has one; where it has none NaN becomes 0. A zero keeps
+its sign but in the fnuz types, which have no negative zero. torch's own conversions differ from release to
+release: 2.11 makes NaN of what 2.13 saturates (pytorch#178817).
 
 A code is an element's bits as uint8. Two codes of float4_e2m1fn share a byte, the first in the lower half.
 """
@@ -39,9 +39,7 @@ def encode(values: Tensor, dtype: str) -> Tensor:
         (code > 0) if kind.name.endswith("fnuz") else torch.ones_like(code, dtype=torch.bool)
     )
     code = code | negative.to(torch.int64) << kind.bits - 1
-    if kind.nan_code is not None:
-        code = torch.where(values.isnan(), kind.nan_code, code)
-    return code.to(torch.uint8)
+    return torch.where(values.isnan(), kind.nan_code or 0, code).to(torch.uint8)
 
 
 def decode(codes: Tensor, dtype: str) -> Tensor:

@@ -90,13 +90,13 @@ def _vectors(call: Call, views: Mapping[str, Rows]) -> tuple[int, bool, bool]:
 
 def groups(call: Call) -> Plan | Rejected:
     """q and a scale per 128 columns: one launch."""
-    return plan_groups(call, GROUP, _defines(call), call.params["eps"])
+    return plan_groups(call, GROUP, _defines(call), Scalar("f32", call.params["eps"]))
 
 
 def plan_groups(
-    call: Call, size: int, defines: Sequence[tuple[str, int | str]], eps: float = 0.0
+    call: Call, size: int, defines: Sequence[tuple[str, int | str]], given: Argument
 ) -> Plan | Rejected:
-    """q and a scale per `size` columns: one launch."""
+    """q and a scale per `size` columns, which is made from what is `given` too: one launch."""
     views = _views(call)
     count, length, _ = views["x"]
     if length % size == 0 and all(view.stride == view.length for view in views.values()):
@@ -118,7 +118,7 @@ def plan_groups(
         *stride_arguments(views),
         ("groups", Scalar("i64", ceil_div(length, size))),
         ("across", Scalar("i32", across)),
-        ("eps", Scalar("f32", eps)),
+        ("given", given),
     )
     made = (("PASS", "GROUPS"), *defines, ("STRIDED", int(strided)))
     kernel = kind.kernel(_FOLDER / "groups.cu", "quantize_groups", made)

@@ -1,11 +1,11 @@
 // What the quantisers share: the greatest magnitude of a group as bits, its scale, rows of codes.
 //
-// FORMAT names the format of the codes (minifloat.h); POWER_OF_2 = 1 rounds scales up to powers of two. A group has GROUP_SIZE
-// elements. With STRIDED = 1 the VEC elements of a lane are GROUP_LANES apart, where vectors do not lie at multiples of their
-// size.
+// FORMAT names the format of the codes (minifloat.h), two of which share a byte where they have 4 bits; POWER_OF_2 = 1 rounds
+// scales up to powers of two. A group has GROUP_SIZE elements. With STRIDED = 1 the VEC elements of a lane, or their pairs of a
+// byte, are GROUP_LANES apart, where vectors do not lie at multiples of their size.
 #pragma once
 
-#if defined(ALIGN)    // codes of 8 bits lie at any byte
+#if defined(ALIGN)    // codes lie at any byte
 #undef ALIGN
 #define ALIGN 1
 #endif
@@ -111,14 +111,22 @@ DEVICE float scale_of(float amax, float eps, float largest) {
 
 #ifdef FORMAT
 typedef FORMAT Format;
+constexpr int IN_BYTE = 8 / Format::BITS;    // codes
+#if defined(__AMDGCN__) && ALIGN
+typedef uint16_t TwoBytes __attribute__((aligned(1)));
+#else
+typedef uint16_t TwoBytes;
+#endif
 
 DEVICE float scale_of(float amax, float eps) { return scale_of(amax, eps, decode<Format>(Format::LARGEST)); }
 
-// The scale of a group as it is stored, and what its elements are multiplied by.
+// The scale of a group as it is stored, and what its elements are multiplied by; GIVEN is what it is made from.
 struct Float32Scale {
     typedef float Stored;
-    static DEVICE float of(float amax, float eps) { return scale_of(amax, eps); }
-    static DEVICE float inverse(float scale) { return div_rn(1.0f, scale); }
+    float eps;
+    DEVICE explicit Float32Scale(float given) : eps(given) {}
+    DEVICE float of(float amax) const { return scale_of(amax, eps); }
+    DEVICE float inverse(float scale) const { return div_rn(1.0f, scale); }
 };
 DEVICE uint8_t code_of(float value) { return static_cast<uint8_t>(encode<Format>(value)); }
 
@@ -144,15 +152,46 @@ DEVICE void store_codes(uint8_t* address, Index column, Index length, const Vect
     }
 }
 
+// The same of codes of 4 bits, two in a byte: the even column in the lower half, and with the last column of a row of an odd
+// length the code of a 0.
+template <class Type, int COUNT, class Index>
+DEVICE void store_pairs(uint8_t* address, Index column, Index length, const Vector<Type, COUNT>& held, float inverse) {
+    static_assert(COUNT == 4 || COUNT == 8, "two bytes or a word");
+    uint32_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) codes |= encode<Format>(held[i] * inverse) << (4 * i);
+    if (TAIL ? column + COUNT <= length : column < length) {
+        if constexpr (COUNT == 8) {
+            store_global(address, words<4>{{codes}});
+        } else {
+            *reinterpret_cast<TwoBytes*>(address) = static_cast<uint16_t>(codes);
+        }
+    } else if constexpr (TAIL) {
+        if (!reached(column, length)) return;
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 2) {
+            if (column + i < length) address[i / 2] = static_cast<uint8_t>(codes >> (4 * i));
+        }
+    }
+}
+
 // The lane's part of the group whose first column is `first`, and its codes; nothing lies beyond the row.
 DEVICE int group_lane() { return row_lane() & (GROUP_LANES - 1); }
+// Of the lane's i-th element with STRIDED.
+template <class Index> DEVICE Index strided_column(Index first, int i) {
+    if constexpr (IN_BYTE == 1) {
+        return first + group_lane() + i * GROUP_LANES;
+    } else {
+        return first + (group_lane() + i / 2 * GROUP_LANES) * 2 + i % 2;
+    }
+}
 template <class Index> DEVICE Vector<T, VEC> load_part(const T* row, Index first, Index length) {
 #if STRIDED
     Vector<T, VEC> held;
     held.clear();
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
-        const Index column = first + group_lane() + i * GROUP_LANES;
+        const Index column = strided_column(first, i);
         if (column < length) held.insert(i, row[column]);
     }
     return held;
@@ -165,13 +204,21 @@ template <class Index>
 DEVICE void store_part(uint8_t* row, Index first, Index length, const Vector<T, VEC>& held, float inverse) {
 #if STRIDED
 #pragma unroll
-    for (int i = 0; i < VEC; ++i) {
-        const Index column = first + group_lane() + i * GROUP_LANES;
-        if (column < length) row[column] = code_of(held[i] * inverse);
+    for (int i = 0; i < VEC; i += IN_BYTE) {
+        const Index column = strided_column(first, i);
+        if constexpr (IN_BYTE == 1) {
+            if (column < length) row[column] = code_of(held[i] * inverse);
+        } else if (column < length) {
+            row[column / 2] = static_cast<uint8_t>(code_of(held[i] * inverse) | code_of(held[i + 1] * inverse) << 4);
+        }
     }
 #else
     const Index column = first + group_lane() * VEC;
-    store_codes(row + column, column, length, held, inverse);
+    if constexpr (IN_BYTE == 2) {
+        store_pairs(row + column / 2, column, length, held, inverse);
+    } else {
+        store_codes(row + column, column, length, held, inverse);
+    }
 #endif
 }
 #endif

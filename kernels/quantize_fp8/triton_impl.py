@@ -132,6 +132,18 @@ def group_tile(groups, across, length, UNIT: tl.constexpr, ROWS: tl.constexpr, B
 
 
 @triton.jit
+def store_pairs(
+    q_row, first, length, there, codes, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Stores codes of 4 bits of `group_tile`'s groups, two in a byte, the first in the lower half; with the
+    last of a row of an odd length goes the code of a 0."""
+    low, high = tl.split(codes.reshape(ROWS, BLOCK // 2, 2))  # pyright: ignore[reportOperatorIssue]
+    pair = tl.arange(0, BLOCK // 2)[None, :]  # pyright: ignore[reportOperatorIssue]
+    mask = there[:, None] & (first + 2 * pair < divisible(length, UNIT))
+    tl.store(q_row + first // 2 + pair, low | (high << 4), mask=mask)
+
+
+@triton.jit
 def quantize_groups(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, groups, across, length, eps, largest,
     POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
@@ -252,10 +264,13 @@ def _numbers(call: Call) -> list[tuple[str, Argument]]:
 
 
 def _aligned(call: Call) -> tuple[int, list[tuple[str, Argument]]]:
-    """The elements that divide rows of x and q, and the arguments of both and of the scales."""
+    """The elements that divide rows of x and q, and the arguments of both and of the scales, which
+    are bytes too where they have 8 bits."""
     names = ("x", "q")
     unit = unit_of(call, names, names, call["x"].shape[-1])
-    return unit, [*_as_bytes(row_args(call, names, unit > 1)), ("scale_ptr", Pointer("scale"))]
+    of_scales = "uint8" if itemsize(call["scale"].dtype) == 1 else None
+    scale = Pointer("scale", dtype=of_scales)
+    return unit, [*_as_bytes(row_args(call, names, unit > 1)), ("scale_ptr", scale)]
 
 
 def _as_bytes(args: Iterable[tuple[str, Argument]]) -> list[tuple[str, Argument]]:
@@ -291,6 +306,7 @@ def plan_groups(
     width: int,
     constants: Iterable[tuple[str, Any]],
     numbers: Iterable[tuple[str, Argument]] = (),
+    options: tuple[tuple[str, Any], ...] = UNFUSED,
 ) -> Plan | Rejected:
     """q and a scale per `width` columns by `function`: one launch."""
     count, length, stride = rows(call["x"])
@@ -309,7 +325,7 @@ def plan_groups(
         ("length", Scalar("i64", length)),
         *numbers,
     ]
-    kernel = tile.kernel(function, *constants)
+    kernel = tile.kernel(function, *constants, options=options)
     return Plan((Launch(kernel, (ceil_div(groups, tile.rows), 1, 1), tuple(args)),))
 
 

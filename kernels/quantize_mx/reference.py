@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from portable import dtypes
 from portable.kernels._lib import minifloat
 
-GROUP = 32
+GROUP, FP4 = 32, "float4_e2m1fn_x2"
 LEAST, NAN_SCALE = -127, torch.nan
 
 
@@ -44,11 +44,23 @@ def exponents(amax: Tensor, rounding: str, dtype: str) -> Tensor:
 
 def quantize_mx(x: Tensor, rounding: str, types: Mapping[str, str]) -> tuple[Tensor, Tensor]:
     """q and a scale per 32 neighbours."""
+    scaled, scale = _scaled(x, rounding, types["Q"])
+    return minifloat.rounded(scaled, types["Q"])[..., : x.shape[-1]].to(x.dtype), scale.to(x.dtype)
+
+
+def quantize_mxfp4(x: Tensor, rounding: str) -> tuple[Tensor, Tensor]:
+    """The same of numbers of 4 bits, two in a byte of q; a row of an odd length as if a 0 followed."""
+    scaled, scale = _scaled(x, rounding, FP4)
+    codes = minifloat.pack(minifloat.encode(scaled, FP4))
+    return codes[..., : -(-x.shape[-1] // 2)].contiguous(), scale.to(x.dtype)
+
+
+def _scaled(x: Tensor, rounding: str, dtype: str) -> tuple[Tensor, Tensor]:
+    """Numbers over their scale, in whole groups, with zeros after the row's end, and the scales, float64."""
     k = x.shape[-1]
     parts = pad(x.double(), (0, -k % GROUP)).unflatten(-1, (-1, GROUP)) if k else x.double()[..., None]
     amax = parts.abs().amax(-1, keepdim=True)
-    exponent = exponents(amax, rounding, types["Q"]).double()
+    exponent = exponents(amax, rounding, dtype).double()
     scale = torch.where(amax.isfinite(), torch.exp2(exponent), NAN_SCALE)
     scaled = (parts * torch.exp2(-exponent)).float().double()  # exact but for what is rounded to 0 next
-    q = minifloat.rounded(torch.where(amax.isfinite(), scaled, torch.nan), types["Q"])
-    return q.flatten(-2)[..., :k].to(x.dtype), scale[..., 0].to(x.dtype)
+    return torch.where(amax.isfinite(), scaled, torch.nan).flatten(-2), scale[..., 0]

@@ -13,7 +13,8 @@ struct MxScale {
     // The exponent of the largest number of the format.
     static constexpr int TOP = (Format::LARGEST >> Format::MANTISSA) - Format::BIAS;
 
-    static DEVICE uint8_t of(float amax, float) {
+    DEVICE explicit MxScale(float) {}
+    DEVICE uint8_t of(float amax) const {
         uint32_t bits = bits_of(amax);
         if (bits >= 0x7f800000u) return 255;
 #if MX_ROUNDING == RCEIL
@@ -31,7 +32,7 @@ struct MxScale {
     }
 
     // A power of two, normal, as scales are below 2^127; NaN of NaN.
-    static DEVICE float inverse(uint8_t scale) {
+    DEVICE float inverse(uint8_t scale) const {
         return float_of(scale == 255 ? 0x7fc00000u : (254u - scale) << 23);
     }
 };

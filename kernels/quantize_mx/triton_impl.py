@@ -10,8 +10,8 @@ import triton.language as tl
 from portable.kernels._lib.minifloat import largest
 from portable.kernels._lib.triton.minifloat import converts, encode, format_of
 from portable.kernels._lib.triton.rows import row_starts
-from portable.kernels.quantize_fp8.triton_impl import group_tile, magnitudes, plan_groups
-from portable.kernels.quantize_mx.reference import GROUP, top_exponent
+from portable.kernels.quantize_fp8.triton_impl import group_tile, magnitudes, plan_groups, store_pairs
+from portable.kernels.quantize_mx.reference import FP4, GROUP, top_exponent
 from portable.plan import Call, Plan, Rejected
 
 
@@ -45,12 +45,24 @@ def quantize_mx(
     tl.store(scale_ptr + group, code.to(tl.uint8), mask=there)
     inverse = tl.where(code == 255, 0x7FC00000, (254 - code) << 23).to(tl.float32, bitcast=True)
     codes = encode(x.to(tl.float32) * inverse[:, None], FORMAT, CONVERT)
-    tl.store(row_starts(q_ptr, row, q_stride, UNIT) + first + lane, codes, mask=mask)
+    q_row = row_starts(q_ptr, row, q_stride, UNIT)
+    if FORMAT[0] == 4:
+        store_pairs(q_row, first, length, there, codes, UNIT, ROWS, BLOCK)
+    else:
+        tl.store(q_row + first + lane, codes, mask=mask)
 
 
 def plan(call: Call) -> Plan | Rejected:
     """q and a scale per 32 columns: one launch."""
-    dtype = call["q"].dtype
+    return _plan(call, call["q"].dtype)
+
+
+def fp4(call: Call) -> Plan | Rejected:
+    """The same of numbers of 4 bits, two in a byte of q."""
+    return _plan(call, FP4)
+
+
+def _plan(call: Call, dtype: str) -> Plan | Rejected:
     constants: tuple[tuple[str, Any], ...] = (
         ("INVERSE_LARGEST", 1 / largest(dtype)),
         ("ROUNDING", call.params["rounding"]),

@@ -64,8 +64,7 @@ def written_out(x, FORMAT: tl.constexpr):
     code = tl.where(bits >= 0x7F000000, LARGEST, tl.minimum(code, LARGEST))
     sign = ((whole >> 31) & 1) << (BITS - 1)
     code = tl.where(code == 0, 0, code | sign) if FNUZ else code | sign
-    if NAN >= 0:
-        code = tl.where(bits > 0x7F800000, NAN, code)
+    code = tl.where(bits > 0x7F800000, NAN if NAN >= 0 else 0, code)
     return code.to(tl.uint8)
 
 

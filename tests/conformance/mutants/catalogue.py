@@ -9,6 +9,7 @@ from . import (
     attentions,
     caches,
     calls,
+    four_bits,
     gated_products,
     gradients,
     holes,
@@ -35,6 +36,7 @@ from .registry import Mutant, found
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
     *(
+        four_bits,
         gated_products,
         integers,
         losses,

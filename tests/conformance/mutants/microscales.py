@@ -30,7 +30,8 @@ class Quantiser:
     def encoded(self, value, dtype):
         return minifloat.encode(value, dtype)
 
-    def __call__(self, x, *, dtype, rounding):
+    def found(self, x, dtype, rounding):
+        """Codes of whole groups, and the bytes of the scales."""
         k = x.shape[-1]
         whole = torch.nn.functional.pad(x.double(), (0, -k % 32))
         parts = whole.reshape(*x.shape[:-1], -(-k // 32), 32)
@@ -38,8 +39,12 @@ class Quantiser:
         exponent = self.exponent(amax, rounding, dtype)
         finite = amax.isfinite()
         value = torch.where(finite, parts * torch.exp2(-exponent.double()), torch.nan)
-        q = self.encoded(value, dtype).reshape(whole.shape)[..., :k].contiguous()
-        byte = torch.where(finite, self.byte(exponent), 255).to(torch.uint8)[..., 0].contiguous()
+        codes = self.encoded(value, dtype).reshape(whole.shape)
+        return codes, torch.where(finite, self.byte(exponent), 255).to(torch.uint8)[..., 0].contiguous()
+
+    def __call__(self, x, *, dtype, rounding):
+        codes, byte = self.found(x, dtype, rounding)
+        q = codes[..., : x.shape[-1]].contiguous()
         return q.view(getattr(torch, dtype)), byte.view(torch.float8_e8m0fnu)
 
 
