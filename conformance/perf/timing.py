@@ -115,7 +115,8 @@ def _product(
     size = 4096 if dtype is torch.float32 else 8192
     if dtype is torch.int8:
         left, right = (torch.randint(-128, 128, (size, size), device=device).to(dtype) for _ in range(2))
-        return lambda _: torch._int_mm(left, right.t()), [None], 2.0 * size**3
+        product: Any = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
+        return lambda _: product(left, right.t()), [None], 2.0 * size**3
     if dtype is not None and dtype.itemsize == 1:
         sides = [torch.randn(size, size, device=device).to(dtype) for _ in range(2)]
         one = torch.ones((), device=device)

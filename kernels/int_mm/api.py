@@ -36,8 +36,8 @@ def int8_scaled_mm(
 
     mat_a is (M, K), as quantize_int8 makes it of rows of activations; mat_b (K, N), symmetric, as of a weight
     (N, K) quantised by rows and transposed. Any strides; instructions read a row-major mat_a and a
-    column-major mat_b. Scales are float32 and multiply: scale_a is (M, 1) or one number, scale_b (1, N) or one
-    number. a_zero_point: int32, (M, 1) or one number. bias is (N,), of output_dtype: bfloat16, float16 or
+    column-major mat_b. Scales are float32 and multiply: scale_a is (M, 1) or one number, scale_b (1, N) or
+    one number. a_zero_point: int32, (M, 1) or one number. bias is (N,), of output_dtype: bfloat16, float16 or
     float32.
 
     The sum, less a_zero_point times the sum over k of mat_b, is exact in int32: below 2^31 in magnitude for K

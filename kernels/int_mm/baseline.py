@@ -13,14 +13,14 @@ from portable import dtypes
 def int_mm(a: Tensor, b: Tensor) -> Tensor:
     """torch._int_mm, cuBLASLt's on a GPU, which takes more than 16 rows, and K and N that are multiples of 8;
     it raises for others."""
-    return torch._int_mm(a, b)
+    return torch._int_mm(a, b)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def int8_scaled_mm(
     mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
     a_zero_point: Tensor | None = None, *, output_dtype: Any,
 ) -> Tensor:  # fmt: skip
-    acc = torch._int_mm(mat_a, mat_b)
+    acc = int_mm(mat_a, mat_b)
     if a_zero_point is not None:
         acc = acc - a_zero_point * mat_b.sum(0, dtype=torch.int32)
     c = acc * scale_a * scale_b

@@ -73,7 +73,7 @@ def corrected_in_integers(call: Call, dtype: torch.dtype, device: torch.device) 
 
 def one_order(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     """float32 of the sum, times scale_a, times scale_b, plus bias, each rounded, then once to the result: not
-    the sum in 16 bits (torchao multiplies in the scale's type), the scales multiplied first, or a fused sum"""
+    the sum in 16 bits (torchao multiplies in the scale's type), the scales multiplied first, a fused sum"""
     generator = torch.Generator().manual_seed(5)
     a, b = drawn(40, 2000, 6), drawn(2000, 48, 7)
     acc = (a.double() @ b.double()).float()
@@ -91,7 +91,7 @@ def one_order(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def empty(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
-    """a product over no k is the bias, or 0, whatever the zero points are; one of no rows or columns is empty"""
+    """a product over no k is the bias, or 0, whatever the zero points; one of no rows or columns is empty"""
     for rows, columns, length in ((0, 24, 160), (24, 0, 160), (24, 40, 0), (0, 0, 0)):
         a, b, (scale_a, scale_b) = drawn(rows, length, 8), drawn(length, columns, 9), _scales(rows, columns)
         zero = torch.full((rows, 1), 127, dtype=torch.int32)

@@ -1,9 +1,9 @@
 """int_mm and int8_scaled_mm through torch: any device, exact.
 
-torch._int_mm takes some sizes and layouts alone on GPUs; on CPUs without VNNI oneDNN may add pairs of products
-in 16 bits, and
-with it strides of 0, or those of sizes of 1, make it silently wrong (torch 2.13, 2026-11-27). Elsewhere products in
-float32 of PART elements along k, whose sums are at most 2^24, are added in int32.
+torch._int_mm takes some sizes and layouts alone on GPUs. On CPUs without VNNI oneDNN may add pairs of
+products in 16 bits; with VNNI strides of 0, or those of sizes of 1, make it silently wrong (torch 2.13,
+2026-11-27). Elsewhere products in float32 of PART elements along k, whose sums are at most 2^24, are added in
+int32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ PART = 1024
 def int_mm(a: Tensor, b: Tensor) -> Tensor:
     """c = a @ b, modulo 2^32."""
     if a.device.type == "cpu" and min(*a.shape, b.shape[1]) > 1 and torch.cpu._is_vnni_supported():
-        return torch._int_mm(a.contiguous(), b if b.t().is_contiguous() else b.contiguous())
+        right = b if b.t().is_contiguous() else b.contiguous()
+        return torch._int_mm(a.contiguous(), right)  # pyright: ignore[reportPrivateImportUsage]
     c = a.new_zeros(len(a), b.shape[1], dtype=torch.int32)
     with float32_products(a.device):
         for start in range(0, len(b), PART):

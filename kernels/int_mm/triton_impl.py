@@ -153,10 +153,17 @@ def _plan(call: Call, a: str, b: str) -> Plan | Rejected:
         ("PDL", pdl),
     ]
     for name, x in zip("abc", operands, strict=True):
-        args += [each for each in operand_args(name, x, unit > 1) if each[0] not in (f"{name}_outer", f"{name}_inner")]
+        args += [
+            each
+            for each in operand_args(name, x, unit > 1)
+            if each[0] not in (f"{name}_outer", f"{name}_inner")
+        ]
     for name, (tensor, axis) in SCALES.items():
         if call.has(tensor):
-            args += [(f"{name}_ptr", Pointer(tensor)), (f"{name}_step", Scalar("i64", call[tensor].strides[axis]))]
+            args += [
+                (f"{name}_ptr", Pointer(tensor)),
+                (f"{name}_step", Scalar("i64", call[tensor].strides[axis])),
+            ]
         else:
             constants += [(f"{name}_ptr", None), (f"{name}_step", 0)]
     if product.bias:

@@ -39,7 +39,9 @@ def test_sums_are_exact(sizes):
 @pytest.mark.parametrize("vnni", [True, False])
 def test_torch_s_own_and_products_in_float32_are_both_exact(vnni, monkeypatch):
     """Sums of 1025 greatest products are beyond 2^24, and those of 131072 wrap."""
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni and torch.backends.mkldnn.is_available())
+    monkeypatch.setattr(
+        torch.cpu, "_is_vnni_supported", lambda: vnni and torch.backends.mkldnn.is_available()
+    )
     for m, k, n in ((5, 3000, 7), (2, 131072, 2), (4, 1025, 4)):
         a, b = torch.full((m, k), -128, dtype=torch.int8), torch.full((k, n), -128, dtype=torch.int8)
         a[0], b[:, 0] = drawn(k), drawn(k, seed=1)

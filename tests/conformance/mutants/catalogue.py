@@ -12,6 +12,7 @@ from . import (
     gated_products,
     gradients,
     holes,
+    integer_products,
     integers,
     losses,
     means,
@@ -36,6 +37,7 @@ MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
     *(
         gated_products,
+        integer_products,
         integers,
         losses,
         means,
