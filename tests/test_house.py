@@ -183,8 +183,8 @@ def test_no_module_hides_triton():
 
 LACKING = {
     "scaled_mm_mx": {"cuda", "hip"},
-    "int_mm": {"cuda", "hip"},
-    "int8_scaled_mm": {"cuda", "hip"},
+    "int_mm": {"cuda"},
+    "int8_scaled_mm": {"cuda"},
 }
 """Languages that an op has no kernel in yet: docs/notes/scaled_mm.md, docs/notes/int_mm.md."""
 

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import UNFUSED, divisible
-from portable.kernels.matmul.problem import Operand, Problem, free_strides
+from portable.kernels.matmul.problem import Problem
 from portable.kernels.matmul.triton.descriptors import uses_pdl
 from portable.kernels.matmul.triton.plan import (
     COMPILER,
@@ -27,6 +27,7 @@ from portable.kernels.matmul.triton.plan import (
     unit_of,
 )
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
+from portable.kernels.scaled_mm.problem import product_of
 from portable.kernels.scaled_mm.triton_impl import fitted
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
@@ -116,25 +117,18 @@ def int_tile(
 
 def int_mm(call: Call) -> Plan | Rejected:
     """Plan c [M, N] = a [M, K] @ b [K, N]."""
-    return _plan(call, "a", "b")
+    return _plan(call, product_of(call, "a", "b"))
 
 
 def int8_scaled_mm(call: Call) -> Plan | Rejected:
     """Plan c [M, N] of mat_a, mat_b, scale_a [M, 1], scale_b [1, N] and, where they are there, bias [N] and
     a_zero_point [M, 1]."""
-    return _plan(call, "mat_a", "mat_b")
+    return _plan(call, product_of(call))
 
 
-def _plan(call: Call, a: str, b: str) -> Plan | Rejected:
+def _plan(call: Call, product: Problem) -> Plan | Rejected:
     """One launch, with the tile and compiler options of `call.config`."""
-    (M, K), N, device = call[a].shape, call[b].shape[1], call.device
-    sides = {a: (M, K), b: (K, N), "c": (M, N)}
-    operands = [_operand(call, name, *sizes) for name, sizes in sides.items()]
-    product = Problem(
-        M, N, K, (1, 1), *operands,
-        bias="bias" if call.has("bias") else None,
-        bias_alignment=call["bias"].alignment if call.has("bias") else 16,
-    )  # fmt: skip
+    M, N, K, device = product.M, product.N, product.K, call.device
     if None in (product.a.unit_stride, product.b.unit_stride):
         return Rejected("an operand has no unit stride")
     unit = unit_of(product)
@@ -152,12 +146,9 @@ def _plan(call: Call, a: str, b: str) -> Plan | Rejected:
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
     ]
-    for name, x in zip("abc", operands, strict=True):
-        args += [
-            each
-            for each in operand_args(name, x, unit > 1)
-            if each[0] not in (f"{name}_outer", f"{name}_inner")
-        ]
+    for name, x in (("a", product.a), ("b", product.b), ("c", product.c)):
+        without = (f"{name}_outer", f"{name}_inner")  # there is no batch
+        args += [each for each in operand_args(name, x, unit > 1) if each[0] not in without]
     for name, (tensor, axis) in SCALES.items():
         if call.has(tensor):
             args += [
@@ -177,8 +168,3 @@ def _plan(call: Call, a: str, b: str) -> Plan | Rejected:
     options = tuple((name, value) for name, value in config.items() if name not in TILE + COMPILER)
     kernel = TritonKernel(int_tile, tuple(constants), warps, stages, (*options, *UNFUSED), pdl)
     return Plan((Launch(kernel, (tiles, 1, 1), tuple(args)),))
-
-
-def _operand(call: Call, name: str, rows: int, cols: int) -> Operand:
-    info = call[name]
-    return Operand(name, info.dtype, *free_strides(rows, cols, *info.strides), (0, 0), info.alignment)

@@ -10,6 +10,9 @@ import torch
 import portable
 from portable import errors, int8_scaled_mm, int_mm, quantize_int8
 from portable.kernels.int_mm import torch_impl
+from portable.kernels.int_mm.gfx import plan as gfx_plan
+from portable.layout import TensorInfo
+from portable.plan import Call, Device, Plan
 
 OPS = ("int_mm", "int8_scaled_mm")
 
@@ -88,17 +91,61 @@ def test_scales_go_in_order_and_each_step_is_rounded():
     assert not torch.equal(c, ((acc * of_a).double() * of_b + bias).float())
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx1201"])
-def test_kernels_give_the_same_bits(emulate, arch):
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [
+        ("gfx942", "triton"),
+        ("gfx1201", "triton"),
+        *(
+            ("gfx90a", "mfma"),
+            ("gfx942", "mfma"),
+            ("gfx950", "mfma"),
+            ("gfx1100", "wmma"),
+            ("gfx1201", "wmma"),
+        ),
+    ],
+)
+def test_kernels_give_the_same_bits(emulate, arch, name):
     x, weight, bias = normal(33, 200) + 1, normal(48, 200, seed=1), normal(48, seed=2).bfloat16()
     q, scale, zero = quantize_int8(x, symmetric=False)
     codes, of_weight = quantize_int8(weight)
     call = partial(int8_scaled_mm, q, codes.t(), scale, of_weight.t(), bias, zero)
     scaled, sums = call(), int_mm(q, codes.t())
     emulate(arch)
-    pins: dict[str, str] = dict.fromkeys(OPS, "triton")
+    pins: dict[str, str] = dict.fromkeys(OPS, name)
     with portable.using(**pins):
         assert torch.equal(call(), scaled) and torch.equal(int_mm(q, codes.t()), sums)
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
+def test_sums_of_matrix_units_wrap_around(emulate, arch):
+    """So do the zero points' parts, and sums of columns over what several lanes hold."""
+    a, b = torch.full((3, 700), -128, dtype=torch.int8), torch.full((700, 20), -128, dtype=torch.int8)
+    b[1, :] = drawn(20)
+    zero = torch.tensor([[2**31 - 1], [-(2**31)], [77_777_777]], dtype=torch.int32)
+    call = partial(int8_scaled_mm, a, b, ONE, ONE, None, zero, output_dtype=torch.float32)
+    acc = exact(a, b).long() - zero.long() * b.long().sum(0)
+    emulate(arch)
+    with portable.using(int8_scaled_mm="wmma" if arch == "gfx1100" else "mfma"):
+        assert torch.equal(call(), acc.to(torch.int32).float())
+
+
+def hip_defines(call):
+    plan = gfx_plan.int_mm(call)
+    assert isinstance(plan, Plan)
+    return dict(plan.launches[0].kernel.defines)
+
+
+@pytest.mark.parametrize(("k", "aligned"), [(64, 1), (72, 0)])
+def test_hip_reads_whole_lines_of_16_bytes_where_they_are_aligned(k, aligned):
+    tensors = {
+        "a": TensorInfo((48, k), (k, 1), "int8"),
+        "b": TensorInfo((k, 32), (1, k), "int8"),
+        "c": TensorInfo((48, 32), (32, 1), "int32"),
+    }
+    device = Device("rocm", "gfx942", "M", 0, 304, 64, 64 * 1024)
+    defines = hip_defines(Call(tensors, {}, {"M": 48, "N": 32, "K": k}, device, {}))
+    assert defines["ALIGNED"] == aligned and (defines["R"], defines["SCALED"]) == ("int32_t", 0)
 
 
 A, B = drawn(4, 8), drawn(8, 6, seed=1)

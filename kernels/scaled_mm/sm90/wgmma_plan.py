@@ -9,7 +9,7 @@ from portable import dtypes
 from portable.kernels.matmul.launch_args import GROUP_M, MAX_EXTENT, MAX_TILES, ceil
 from portable.kernels.matmul.problem import Problem
 from portable.kernels.matmul.sm90.tma_descriptors import operands_unsupported, tma_descriptor
-from portable.kernels.scaled_mm.problem import ScaledProblem, from_call
+from portable.kernels.scaled_mm.problem import ScaledProblem, from_call, pointer, scale_strides
 from portable.layout import TensorInfo
 from portable.plan import (
     Argument,
@@ -138,13 +138,11 @@ def _plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     strides = {
         "c_row": c.strides[0],
         "c_col": c.strides[1],
-        **problem.scale_strides,
+        **scale_strides(call),
     }
     args: tuple[tuple[str, Argument], ...] = (
         *maps,
-        ("scale_a", Pointer("scale_a")),
-        ("scale_b", Pointer("scale_b")),
-        ("bias", Pointer("bias") if call.has("bias") else Scalar("i64", 0)),
+        *((name, pointer(call, name)) for name in ("scale_a", "scale_b", "bias")),
         ("c", Pointer("c", c.alignment >= 16)),
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         *((name, Scalar("i64", value)) for name, value in strides.items()),

@@ -9,7 +9,7 @@ from portable import dtypes
 from .registry import Edit, adder, mutant, source
 from .tools import right
 
-TRITON = "int_mm/triton_impl.py"
+TRITON, HIP, UNITS = "int_mm/triton_impl.py", "scaled_mm/gfx/scaled.hip", "scaled_mm/gfx/integers.h"
 named = adder("int8_scaled_mm")
 
 
@@ -267,4 +267,48 @@ source(
 source(
     *("int8_scaled_mm", "triton", "gfx942", "products and sums may be fused"),
     Edit(TRITON, "(*options, *UNFUSED)", "options"),
+)
+source(
+    *("int_mm", "wmma", "gfx1100", "b's codes without signs"),
+    Edit(UNITS, "iu8_w32(true, __builtin", "iu8_w32(false, __builtin"),
+)
+source(
+    *("int_mm", "wmma", "gfx1201", "the first 8 of 16 codes twice"),
+    Edit(UNITS, "codes.w[product * HELD / 4 + i]", "codes.w[i]"),
+)
+source(
+    *("int_mm", "mfma", "gfx90a", "half of the products left out"),
+    Edit(UNITS, "i < HELD / 4; ++i) {", "i < HELD / 8; ++i) {"),
+)
+source(
+    *("int8_scaled_mm", "mfma", "gfx942", "sums over k of one lane's codes"),
+    Edit(UNITS, "step < FRAGMENT * LINE_LANES", "step < FRAGMENT"),
+)
+source(
+    *("int8_scaled_mm", "wmma", "gfx1201", "sums over k of another column"),
+    Edit(UNITS, "lane_column(i) << 2", "i << 2"),
+)
+source(
+    *("int8_scaled_mm", "mfma", "gfx950", "the correction's sign"),
+    Edit(
+        UNITS,
+        "(sum) - static_cast<uint32_t>(zero)",
+        "(sum) + static_cast<uint32_t>(zero)",
+    ),
+)
+source(
+    *("int8_scaled_mm", "mfma", "gfx942", "zero points next to each other in memory"),
+    Edit(HIP, "zero_point[row * zero_point_row]", "zero_point[row]"),
+)
+source(
+    *("int8_scaled_mm", "wmma", "gfx1100", "scale_b first"),
+    Edit(HIP, "value * own * of_b.at(0, column)", "value * of_b.at(0, column) * own"),
+)
+source(
+    *("int8_scaled_mm", "mfma", "gfx942", "products and sums may be fused"),
+    Edit(
+        HIP,
+        "value = value * own * of_b.at(0, column);\nif (HAS_BIAS) value += to_float(bias[column]);",
+        "value = math_fma(value * own, of_b.at(0, column), HAS_BIAS ? to_float(bias[column]) : 0.0f);",
+    ),
 )
