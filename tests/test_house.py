@@ -181,12 +181,8 @@ def test_no_module_hides_triton():
     assert [file for folder in ("portable", *OUTER) for file in (ROOT / folder).rglob("triton.py")] == []
 
 
-LACKING = {
-    "scaled_mm_mx": {"cuda", "hip"},
-    "int_mm": {"cuda"},
-    "int8_scaled_mm": {"cuda"},
-}
-"""Languages that an op has no kernel in yet: docs/notes/scaled_mm.md, docs/notes/int_mm.md."""
+LACKING = {"scaled_mm_mx": {"cuda", "hip"}}
+"""Languages that an op has no kernel in yet: docs/notes/scaled_mm.md."""
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -11,8 +11,12 @@ import portable
 from portable import errors, int8_scaled_mm, int_mm, quantize_int8
 from portable.kernels.int_mm import torch_impl
 from portable.kernels.int_mm.gfx import plan as gfx_plan
+from portable.kernels.int_mm.sm90 import plan as sm90_plan
 from portable.layout import TensorInfo
-from portable.plan import Call, Device, Plan
+from portable.plan import Call, Device, Launch, NativeKernel, Plan, Rejected
+from portable.runtime import build, detect
+from portable.spec import registry
+from tests.kernels._lib.test_pdl import instructions
 
 OPS = ("int_mm", "int8_scaled_mm")
 
@@ -130,22 +134,75 @@ def test_sums_of_matrix_units_wrap_around(emulate, arch):
         assert torch.equal(call(), acc.to(torch.int32).float())
 
 
-def hip_defines(call):
-    plan = gfx_plan.int_mm(call)
+AMD = Device("rocm", "gfx942", "M", 0, 304, 64, 64 * 1024)
+HOPPER = Device("cuda", "sm_90a", "H", 0, 132, 32, 227 * 1024)
+
+
+def call_of(m, n, k, result, device, config=None, row_major=False, **absent):
+    """int_mm where the result is int32, else int8_scaled_mm; b is column-major."""
+    a, b = ("a", "b") if result == "int32" else ("mat_a", "mat_b")
+    tensors: dict[str, TensorInfo | None] = {
+        a: TensorInfo((m, k), (k, 1), "int8"),
+        b: TensorInfo((k, n), (n, 1) if row_major else (1, k), "int8"),
+        "c": TensorInfo((m, n), (n, 1), result),
+    }
+    if result != "int32":
+        tensors |= {
+            "scale_a": TensorInfo((m, 1), (1, 1), "float32"),
+            "scale_b": TensorInfo((1, n), (1, 1), "float32"),
+            "bias": TensorInfo((n,), (1,), result),
+            "a_zero_point": TensorInfo((m, 1), (1, 1), "int32"),
+        } | absent
+    return Call(tensors, {"output_dtype": result}, {"M": m, "N": n, "K": k}, device, config or {})
+
+
+def launches_of(plan: Plan | Rejected) -> list[tuple[Launch, dict[str, int | str]]]:
     assert isinstance(plan, Plan)
-    return dict(plan.launches[0].kernel.defines)
+    found = []
+    for launch in plan.launches:
+        assert isinstance(launch.kernel, NativeKernel)
+        found.append((launch, dict(launch.kernel.defines)))
+    return found
 
 
 @pytest.mark.parametrize(("k", "aligned"), [(64, 1), (72, 0)])
 def test_hip_reads_whole_lines_of_16_bytes_where_they_are_aligned(k, aligned):
-    tensors = {
-        "a": TensorInfo((48, k), (k, 1), "int8"),
-        "b": TensorInfo((k, 32), (1, k), "int8"),
-        "c": TensorInfo((48, 32), (32, 1), "int32"),
-    }
-    device = Device("rocm", "gfx942", "M", 0, 304, 64, 64 * 1024)
-    defines = hip_defines(Call(tensors, {}, {"M": 48, "N": 32, "K": k}, device, {}))
+    ((_, defines),) = launches_of(gfx_plan.int_mm(call_of(48, 32, k, "int32", AMD)))
     assert defines["ALIGNED"] == aligned and (defines["R"], defines["SCALED"]) == ("int32_t", 0)
+
+
+def test_hopper_adds_up_columns_for_zero_points_alone_and_keeps_whole_tiles_of_them():
+    for n, tile in ((250, 192), (257, 256), (8192, 128)):
+        plan = sm90_plan.int8_scaled_mm(call_of(512, n, 512, "bfloat16", HOPPER, {"TILE_N": tile}))
+        (sums, _), (_, defines) = launches_of(plan)
+        assert (sums.kernel.name, defines["TILE_N"], defines["HAS_ZERO_POINT"]) == ("column_sums", tile, 1)
+        assert isinstance(plan, Plan) and plan.workspaces[0].shape[0] >= -(-n // tile) * tile
+    plan = sm90_plan.int8_scaled_mm(call_of(512, 64, 512, "bfloat16", HOPPER, a_zero_point=None))
+    assert len(launches_of(plan)) == 1 and isinstance(plan, Plan) and not plan.workspaces
+
+
+def test_hopper_reads_operands_along_k_alone():
+    plan = sm90_plan.int_mm(call_of(64, 64, 64, "int32", HOPPER, row_major=True))
+    assert isinstance(plan, Rejected) and "along K; b" in plan.reason
+    plan = sm90_plan.int_mm(call_of(64, 64, 72, "int32", HOPPER))
+    assert isinstance(plan, Rejected) and "16-byte" in plan.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("result", ["int32", "bfloat16", "float32"])
+def test_hopper_s_tiles_fit_the_registers_and_fuse_nothing(result, tmp_path):
+    """Compiled, not run."""
+    backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
+    entry = sm90_plan.int_mm if result == "int32" else sm90_plan.int8_scaled_mm
+    for config in ({"TILE_N": 64, "TILE_M": 64}, {"TILE_N": 128}, {"TILE_N": 192}, {"TILE_N": 256}):
+        call = call_of(512, 512, 1024, result, HOPPER, config)
+        types = {name: each.dtype for name, each in call.tensors.items() if each} | {"column_sums": "int32"}
+        for launch, _ in launches_of(entry(call)):
+            code = build.code_object(launch, types, backend, HOPPER)
+            found = backend.resources(code)
+            assert found.spills == found.stack == 0
+            names = instructions(code.binary, tmp_path / "code.cubin")
+            assert "FFMA" not in names and sum(each.startswith("IGMMA") for each in names) % 4 == 0
 
 
 A, B = drawn(4, 8), drawn(8, 6, seed=1)
