@@ -305,7 +305,7 @@ def _everything(spec: Spec, types: list[Types]) -> Iterator[Case]:
             yield Case(spec.op, row, shape)
         for values in VALUES:
             yield from (Case(spec.op, row, odd, values, layout) for layout in layouts)
-    narrow = {row[0][1]: row for row in reversed(types) if dict(row)["acc"] == "float32"}
+    narrow = {row[0][1]: row for row in reversed(types) if dict(row)["acc"] != "float64"}
     most = BENCH_FLOPS_OF_PAIRS if spec.boundary else BENCH_FLOPS
     for each in spec.bench:
         params = {name: param.default for name, param in spec.params.items()} | dict(each.params)

@@ -110,9 +110,13 @@ def matrix_roof(dtype: torch.dtype) -> str:
 def _product(
     device: torch.device, dtype: torch.dtype | None
 ) -> tuple[Callable[[Any], object], Sequence[Any], float]:
-    """A product that lasts a few milliseconds, and its flops; in 8 bits with one scale of 1 for each side, of
-    a column-major right side, as the library takes it."""
+    """A product that lasts a few milliseconds, and its flops; in 8 bits of a column-major right side, as the
+    library takes it, in fp8 with one scale of 1 for each side."""
     size = 4096 if dtype is torch.float32 else 8192
+    if dtype is torch.int8:
+        left, right = (torch.randint(-128, 128, (size, size), device=device).to(dtype) for _ in range(2))
+        product: Any = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
+        return lambda _: product(left, right.t()), [None], 2.0 * size**3
     if dtype is not None and dtype.itemsize == 1:
         sides = [torch.randn(size, size, device=device).to(dtype) for _ in range(2)]
         one = torch.ones((), device=device)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from portable.kernels.matmul.problem import Operand, Problem, free_strides
 from portable.layout import ceil_div
-from portable.plan import Call, Device, TensorInfo
+from portable.plan import Argument, Call, Device, Pointer, Scalar, TensorInfo
 
 OCP, FNUZ = ("float8_e4m3fn", "float8_e5m2"), ("float8_e4m3fnuz", "float8_e5m2fnuz")
 BLOCK = 128
@@ -39,16 +39,6 @@ class ScaledProblem:
     mx: bool = False
 
     @property
-    def scale_strides(self) -> dict[str, int]:
-        """As the C++ kernels take them."""
-        return {
-            "scale_a_row": self.scale_a.outer,
-            "scale_a_k": self.scale_a.inner,
-            "scale_b_k": self.scale_b.outer,
-            "scale_b_col": self.scale_b.inner,
-        }
-
-    @property
     def k_blocks(self) -> int:
         """Blocks of 128 along k, the last one smaller perhaps."""
         return ceil_div(self.product.K, BLOCK)
@@ -63,17 +53,32 @@ def has_instructions(device: Device, *types: str) -> bool:
 
 def from_call(call: Call, blocked: bool, mx: bool = False) -> ScaledProblem:
     """The problem of a call of scaled_mm or, `blocked`, of scaled_mm_block or, `mx`, of scaled_mm_mx."""
-    (M, K), N = call["mat_a"].shape, call["mat_b"].shape[1]
-    sides = {"mat_a": (M, K), "mat_b": (K, N), "c": (M, N)}
-    a, b, c = (_operand(name, call[name], *sizes) for name, sizes in sides.items())
+    scale_a, scale_b = (Scale(name, *call[name].strides) for name in ("scale_a", "scale_b"))
+    return ScaledProblem(product_of(call), scale_a, scale_b, blocked, call.params["use_fast_accum"], mx)
+
+
+def product_of(call: Call, a: str = "mat_a", b: str = "mat_b") -> Problem:
+    """c [M, N] = a [M, K] @ b [K, N], plus a bias where there is one: what a call says but for its scales."""
+    (M, K), N = call[a].shape, call[b].shape[1]
+    sides = {a: (M, K), b: (K, N), "c": (M, N)}
+    operands = [_operand(name, call[name], *sizes) for name, sizes in sides.items()]
     bias = call["bias"] if call.has("bias") else None
-    product = Problem(
-        M, N, K, (1, 1), a, b, c,
+    return Problem(
+        M, N, K, (1, 1), *operands,
         bias=None if bias is None else "bias",
         bias_alignment=16 if bias is None else bias.alignment,
     )  # fmt: skip
-    scale_a, scale_b = (Scale(name, *call[name].strides) for name in ("scale_a", "scale_b"))
-    return ScaledProblem(product, scale_a, scale_b, blocked, call.params["use_fast_accum"], mx)
+
+
+def scale_strides(call: Call) -> dict[str, int]:
+    """Those of scale_a and scale_b, as the C++ kernels take them; 0 where a call has no scales."""
+    a, b = (call[name].strides if call.has(name) else (0, 0) for name in ("scale_a", "scale_b"))
+    return {"scale_a_row": a[0], "scale_a_k": a[1], "scale_b_k": b[0], "scale_b_col": b[1]}
+
+
+def pointer(call: Call, name: str) -> Argument:
+    """That of a tensor, or null where a call has none."""
+    return Pointer(name) if call.has(name) else Scalar("i64", 0)
 
 
 def _operand(name: str, info: TensorInfo, rows: int, cols: int) -> Operand:

@@ -115,7 +115,6 @@ def bounds(
     exact = in_float64(tensors)
     reference = outputs(spec, call(spec.reference.entry, spec, case, exact, row))
     magnitude = call(spec.reference.error_scale, spec, case, exact, row) if spec.reference.error_scale else {}
-    acc = torch.finfo(getattr(torch, row["acc"])).eps
     allowed = {}
     for name, ref in reference.items():
         dtype = spec.results[name].dtype
@@ -123,7 +122,7 @@ def bounds(
             allowed[name] = torch.full(ref.shape, 0.5, dtype=torch.float64)
             continue
         result = torch.finfo(getattr(torch, row.get(dtype, dtype)))
-        tolerance = spec.tolerance[name]
+        tolerance, acc = spec.tolerance[name], torch.finfo(getattr(torch, row["acc"])).eps
         params = {name: param.default for name, param in spec.params.items()} | dict(case.params)
         units = tolerance.accumulation_ulp.evaluate(**{**case.axes, "B": case.batch, **row, **params})
         scale = ref.abs() + magnitude.get(name, 0.0)

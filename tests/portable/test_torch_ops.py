@@ -52,8 +52,8 @@ def sample(name: str, dtype: torch.dtype = torch.float64, requires_grad: bool = 
         legal = dtype if str(dtype).removeprefix("torch.") in spec.legal_dtypes(field.name) else torch.float32
         if "float32" not in spec.legal_dtypes(field.name):
             legal = getattr(torch, spec.legal_dtypes(field.name)[0])
-        inputs[field.name] = torch.randn(shape, generator=generator, dtype=torch.float64).to(legal)
-        inputs[field.name].requires_grad_(requires_grad and field.gradient)
+        made = inputs[field.name] = torch.randn(shape, generator=generator, dtype=torch.float64).to(legal)
+        made.requires_grad_(requires_grad and field.gradient and made.is_floating_point())
     params = {p.name: p.choices[-1] for p in spec.params.values() if p.type == "choice" and p.required}
     return inputs, required_params(spec)[0] | params | said_dtypes(spec, inputs)
 

@@ -43,10 +43,11 @@ DEVICE uint64_t wgmma_descriptor(uint32_t address, int leading_bytes, int stride
 #define WGMMA_NAMES_120 WGMMA_NAMES_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define WGMMA_NAMES_128 WGMMA_NAMES_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-#define WGMMA_SUMS_4(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define WGMMA_KIND "+f"  // of their registers
+#define WGMMA_SUMS_4(d) WGMMA_KIND(d[0]), WGMMA_KIND(d[1]), WGMMA_KIND(d[2]), WGMMA_KIND(d[3])
 #define WGMMA_SUMS_AT(d, i)                                                                                \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),            \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
+    WGMMA_KIND(d[i]), WGMMA_KIND(d[i + 1]), WGMMA_KIND(d[i + 2]), WGMMA_KIND(d[i + 3]),                    \
+        WGMMA_KIND(d[i + 4]), WGMMA_KIND(d[i + 5]), WGMMA_KIND(d[i + 6]), WGMMA_KIND(d[i + 7])
 #define WGMMA_SUMS_8(d) WGMMA_SUMS_AT(d, 0)
 #define WGMMA_SUMS_16(d) WGMMA_SUMS_8(d), WGMMA_SUMS_AT(d, 8)
 #define WGMMA_SUMS_24(d) WGMMA_SUMS_16(d), WGMMA_SUMS_AT(d, 16)

@@ -2,6 +2,7 @@
 //
 // -DNATIVE=1: instructions for the operands' own types (fnuz on gfx942, OCP on gfx950 and gfx12). 0: codes become bfloat16
 // numbers, which hold every type exactly. -DA_FORMAT, -DB_FORMAT: the types (minifloat.h). -DA_E5M2, -DB_E5M2: 1 of e5m2.
+// -DINTEGER=1: the operands are int8, for which all of these GPUs have instructions (integers.h).
 //
 // The product is computed as c.T = b.T @ a.T, so that a lane's accumulators run along a row of c: of lane l, accumulator i
 // is row l % 16, and column
@@ -15,18 +16,26 @@
 #include "_lib/minifloat.h"
 
 constexpr int FRAGMENT = 16;  // lines
-constexpr bool WHOLE_LINES = WARP == 32 && !NATIVE &&
 #if defined(__GFX11__)
-                             true;
+constexpr bool WHOLE_LINES = true;
 #else
-                             false;
+constexpr bool WHOLE_LINES = false;
 #endif
-constexpr int HELD = WHOLE_LINES ? 16 : 8;      // bytes of a lane's operand
+#if INTEGER && defined(__gfx950__)
+constexpr int HELD = 16;                        // bytes of a lane's operand
+#else
+constexpr int HELD = WHOLE_LINES ? 16 : 8;
+#endif
 constexpr int PRODUCTS = 16 / HELD;             // of the 16 bytes that it loads
 constexpr int LINE_LANES = WHOLE_LINES ? 1 : WARP / FRAGMENT;   // which hold a line's elements of k
 constexpr int DEPTH = LINE_LANES * 16;          // elements of k of the products of one load
 constexpr int SUMS = WARP == 64 ? 4 : 8;        // accumulators of a lane
-typedef float Accumulators __attribute__((ext_vector_type(SUMS)));
+#if INTEGER
+typedef int Sum;
+#else
+typedef float Sum;
+#endif
+typedef Sum Accumulators __attribute__((ext_vector_type(SUMS)));
 
 DEVICE int lane() { return thread_x() % WARP; }
 DEVICE int lane_line() { return lane() % FRAGMENT; }
@@ -39,7 +48,9 @@ DEVICE int lane_column(int i) {
 #endif
 }
 
-#if NATIVE
+#if INTEGER
+#include "integers.h"
+#elif NATIVE
 
 typedef words<8> Codes;
 template <class Format> DEVICE Codes operand(words<16> codes, int product) {

@@ -8,7 +8,7 @@ from portable import dtypes
 from portable.kernels._lib.minifloat import format_type
 from portable.kernels.matmul.launch_args import ceil
 from portable.kernels.matmul.problem import Problem
-from portable.kernels.scaled_mm.problem import ScaledProblem, from_call, has_instructions
+from portable.kernels.scaled_mm.problem import from_call, has_instructions, pointer, scale_strides
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).with_name("scaled.hip")
@@ -20,18 +20,34 @@ LARGE, SMALL = (128, 128), (64, 64)
 
 def rows(call: Call) -> Plan | Rejected:
     """scaled_mm: a scale for each row of a and each column of b."""
-    return plan(from_call(call, blocked=False), call)
+    return _plan(call, blocked=False)
 
 
 def blocks(call: Call) -> Plan | Rejected:
     """scaled_mm_block: a scale for 128 k of each row of a, and for 128 k and 128 columns of b."""
-    return plan(from_call(call, blocked=True), call)
+    return _plan(call, blocked=True)
 
 
-def tile(problem: ScaledProblem, device: Device) -> tuple[int, int]:
+def _plan(call: Call, blocked: bool) -> Plan | Rejected:
+    problem = from_call(call, blocked)
+    a, b = problem.product.a.dtype, problem.product.b.dtype
+    defines = (
+        ("INTEGER", 0),
+        ("NATIVE", int(has_instructions(call.device, a, b))),
+        ("A_FORMAT", format_type(a)),
+        ("B_FORMAT", format_type(b)),
+        ("A_E5M2", int("e5m2" in a)),
+        ("B_E5M2", int("e5m2" in b)),
+        ("BLOCKED", int(blocked)),
+        ("SCALED", 1),
+        ("HAS_ZERO_POINT", 0),
+    )
+    return one_launch(problem.product, call, defines)
+
+
+def tile(product: Problem, device: Device) -> tuple[int, int]:
     """Rows and columns of a tile: 128 of each where that gives every multiprocessor one and lanes, of waves
     of 64, hold the accumulators, else 64."""
-    product = problem.product
     many = ceil(product.M, LARGE[0]) * ceil(product.N, LARGE[1]) >= device.multiprocessors
     return LARGE if many and device.warp_size == 64 else SMALL
 
@@ -45,15 +61,20 @@ def aligned(product: Problem) -> bool:
     return True
 
 
-def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
-    """One launch."""
-    product, device = problem.product, call.device
-    a, b, c = product.a, product.b, product.c
+def one_launch(
+    product: Problem,
+    call: Call,
+    defines: tuple[tuple[str, int | str], ...],
+    more: tuple[tuple[str, Argument], ...] = (),
+) -> Plan | Rejected:
+    """Of operands in 8 bits. `defines` say what they are and what follows the sums; `more` are the kernel's
+    last arguments."""
+    a, b, c, device = product.a, product.b, product.c, call.device
     if None in (a.unit_stride, b.unit_stride):
         return Rejected("an operand has no unit stride")
     if max(product.M, product.N, product.K) > _MAX_EXTENT:
         return Rejected(f"M, N and K must be at most {_MAX_EXTENT}")
-    tile_m, tile_n = tile(problem, device)
+    tile_m, tile_n = tile(product, device)
     tiles_m, tiles_n = ceil(product.M, tile_m), ceil(product.N, tile_n)
     if tiles_m * tiles_n > _MAX_TILES:
         return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {_MAX_TILES} blocks")
@@ -62,12 +83,8 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
         "scaled_mm",
         _WAVES * device.warp_size,
         defines=(
+            *defines,
             ("R", dtypes.of(c.dtype).c),
-            ("NATIVE", int(has_instructions(device, a.dtype, b.dtype))),
-            ("A_FORMAT", format_type(a.dtype)),
-            ("B_FORMAT", format_type(b.dtype)),
-            ("A_E5M2", int("e5m2" in a.dtype)),
-            ("B_E5M2", int("e5m2" in b.dtype)),
             ("ALIGNED", int(device.warp_size == 64 and aligned(product))),
             ("A_K_MAJOR", int(a.unit_stride == "col")),
             ("B_K_MAJOR", int(b.unit_stride == "row")),
@@ -75,7 +92,6 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
             ("TILE_N", tile_n),
             ("DIES", 8 if device.arch in ("gfx942", "gfx950") else 1),
             ("HAS_BIAS", int(product.bias is not None)),
-            ("BLOCKED", int(problem.blocked)),
         ),
     )
     integers = {"M": product.M, "N": product.N, "K": product.K, "tiles_m": tiles_m, "tiles_n": tiles_n}
@@ -84,16 +100,15 @@ def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
         "b_leading": b.leading,
         "c_row": c.row,
         "c_col": c.col,
-        **problem.scale_strides,
+        **scale_strides(call),
     }
     args: tuple[tuple[str, Argument], ...] = (
         ("a", Pointer(a.tensor)),
         ("b", Pointer(b.tensor)),
-        ("scale_a", Pointer("scale_a")),
-        ("scale_b", Pointer("scale_b")),
-        ("bias", Scalar("i64", 0) if product.bias is None else Pointer(product.bias)),
+        *((name, pointer(call, name)) for name in ("scale_a", "scale_b", "bias")),
         ("c", Pointer(c.tensor)),
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         *((name, Scalar("i64", value)) for name, value in strides.items()),
+        *more,
     )
     return Plan((Launch(kernel, (tiles_m * tiles_n, 1, 1), args),))

@@ -1,11 +1,13 @@
-// c = (a @ b) * scale_a * scale_b + bias of operands in 8 bits, on AMD's matrix units (codes.h).
+// c = (a @ b) * scale_a * scale_b + bias of operands in 8 bits, on AMD's matrix units (codes.h); of int8 a less a zero
+// point of each row, or the sums alone.
 //
 // -DTILE_M -DTILE_N: a block's tile, of WAVES_M x WAVES_N waves. Tiles of TILE_K along k lie in LDS, lines along k, as codes;
 // while the matrix units work on them, the next ones are loaded to registers. Blocks that share a compute unit take turns.
 //
 // -DALIGNED=1, on CDNA: lines begin and end at multiples of 16 bytes, within 2^31. -DA_K_MAJOR, -DB_K_MAJOR: 1 where
 // neighbours in memory are neighbours in k. -DR: c's and bias' type. -DHAS_BIAS. -DDIES: XCDs. -DBLOCKED=1: the scales are
-// those of a TILE_K along k, and of 128 columns of b; the sum of each is scaled and added to the total.
+// those of a TILE_K along k, and of 128 columns of b; the sum of each is scaled and added to the total. With -DINTEGER=1:
+// -DSCALED=0: c is int32 sums. -DHAS_ZERO_POINT.
 #include "_lib/amdgcn/lds.h"
 #include "codes.h"
 #include "matmul/gfx/raster.h"
@@ -106,13 +108,16 @@ struct Scales {
 // A wave's part of the tile.
 struct Part {
     Accumulators sums[M_FRAGMENTS][N_FRAGMENTS];
+#if HAS_ZERO_POINT
+    int lines[N_FRAGMENTS] = {};  // b's sums over the k that this lane loads
+#endif
 
     DEVICE void clear() {
 #pragma unroll
         for (int i = 0; i < M_FRAGMENTS; ++i) {
 #pragma unroll
             for (int j = 0; j < N_FRAGMENTS; ++j) {
-                sums[i][j] = 0.0f;
+                sums[i][j] = Accumulators{};
             }
         }
     }
@@ -134,6 +139,9 @@ struct Part {
 #pragma unroll
             for (int j = 0; j < N_FRAGMENTS; ++j) {
                 right[j] = load_words<16>(b + from + j * FRAGMENT * LINE);
+#if HAS_ZERO_POINT
+                lines[j] = add_codes(right[j], lines[j]);
+#endif
             }
 #pragma unroll
             for (int product = 0; product < PRODUCTS; ++product) {
@@ -154,6 +162,7 @@ struct Part {
         }
     }
 
+#if BLOCKED
     // The sums of block `kb` of k, times its scales, from `part`; m and n are this wave's first row and column.
     DEVICE void add_scaled(const Part& part, const Scales& of_a, const Scales& of_b, int kb, int m, int n, int M, int N) {
 #pragma unroll
@@ -166,6 +175,7 @@ struct Part {
             }
         }
     }
+#endif
 };
 
 #if BLOCKED && TILE_M == 128 && defined(__gfx942__)
@@ -174,10 +184,16 @@ struct Part {
 #define RESIDENT 2
 #endif
 
+#if HAS_ZERO_POINT
+#define ZERO_POINTS , const int *zero_point, int64_t zero_point_row
+#else
+#define ZERO_POINTS
+#endif
+
 KERNEL_RESIDENT(THREADS, RESIDENT)
 void scaled_mm(const uint8_t* a, const uint8_t* b, const float* scale_a, const float* scale_b, const R* bias, R* c, int M,
                int N, int K, int tiles_m, int tiles_n, int64_t a_leading, int64_t b_leading, int64_t c_row, int64_t c_col,
-               int64_t scale_a_row, int64_t scale_a_k, int64_t scale_b_k, int64_t scale_b_col) {
+               int64_t scale_a_row, int64_t scale_a_k, int64_t scale_b_k, int64_t scale_b_col ZERO_POINTS) {
     constexpr int A_BYTES = TILE_M * LINE;
     SHARED __attribute__((aligned(16))) char lds[A_BYTES + TILE_N * LINE];
     const TileCorner corner = tile_corner<DIES>(block_x(), tiles_m, tiles_n);
@@ -201,10 +217,10 @@ void scaled_mm(const uint8_t* a, const uint8_t* b, const float* scale_a, const f
         __builtin_amdgcn_sched_barrier(0);  // the compiler would wait for them before the products
         if (k >= 0) {
             part.add(lds + wave_m * LINE, lds + A_BYTES + wave_n * LINE);
-            if (BLOCKED) {
-                total.add_scaled(part, of_a, of_b, k / BLOCK, m, n, M, N);
-                part.clear();
-            }
+#if BLOCKED
+            total.add_scaled(part, of_a, of_b, k / BLOCK, m, n, M, N);
+            part.clear();
+#endif
         }
         __builtin_amdgcn_sched_barrier(0);
         lds_barrier();
@@ -215,21 +231,39 @@ void scaled_mm(const uint8_t* a, const uint8_t* b, const float* scale_a, const f
         lds_barrier();
     }
     const Part& found = BLOCKED ? total : part;
+#if HAS_ZERO_POINT
+    Accumulators of_columns[N_FRAGMENTS];
+#pragma unroll
+    for (int j = 0; j < N_FRAGMENTS; ++j) of_columns[j] = column_sums(part.lines[j]);
+#endif
 #pragma unroll
     for (int i = 0; i < M_FRAGMENTS; ++i) {
         const int row = m + i * FRAGMENT + lane_line();
         if (row >= M) continue;
+#if SCALED
         const float own = BLOCKED ? 1.0f : of_a.at(row, 0);
+#endif
+#if HAS_ZERO_POINT
+        const int zero = zero_point[row * zero_point_row];
+#endif
 #pragma unroll
         for (int j = 0; j < N_FRAGMENTS; ++j) {
 #pragma unroll
             for (int e = 0; e < SUMS; ++e) {
                 const int column = n + j * FRAGMENT + lane_column(e);
                 if (column >= N) continue;
-                float value = found.sums[i][j][e];
+                Sum sum = found.sums[i][j][e];
+#if HAS_ZERO_POINT
+                sum = corrected(sum, zero, of_columns[j][e]);
+#endif
+#if SCALED  // a statement is rounded by itself: -ffp-contract=on
+                float value = static_cast<float>(sum);
                 if (!BLOCKED) value = value * own * of_b.at(0, column);
                 if (HAS_BIAS) value += to_float(bias[column]);
                 c[row * c_row + column * c_col] = from_float<R>(value);
+#else
+                c[row * c_row + column * c_col] = sum;
+#endif
             }
         }
     }

@@ -1,5 +1,5 @@
 // c = a @ b of fp8 operands with their scales, by Hopper's warpgroup matrix instructions (wgmma). a is row-major and b
-// column-major (both K-major), with 16-byte aligned lines.
+// column-major (both K-major), with 16-byte aligned lines. Of int8 too, whose sums in int32 are exact (INTEGER).
 //
 // Persistent and warp-specialised, as matmul's wgmma.cu: a producer thread keeps STAGES stages filled by TMA, with
 // 128 k of each operand; each of CONSUMER_WARPGROUPS warpgroups computes 64 rows of a tile.
@@ -17,7 +17,9 @@
 // 64), STAGES, SUM_BUFFERS (1, 2), GROUP_M; BOX_ROWS (of a that are loaded: less than a tile's where a has no more);
 // BLOCK_SCALES (a scale for each row and 128 k of a and for each 128 k and 128 columns of b; else for each row and
 // column), A_SCALES_BULK, FAST_ACCUM (not with BLOCK_SCALES), HAS_BIAS; C_TMA: TMA stores c, of 16 bits with 16-byte
-// aligned rows; WIDE_OUTPUT (c is float32); C_CONTIGUOUS (c's rows are).
+// aligned rows; WIDE_OUTPUT (c is float32 or int32); C_CONTIGUOUS (c's rows are); INTEGER (the elements are int8; with
+// FAST_ACCUM), SCALED (0: c is the int32 sums, without scales and bias), HAS_ZERO_POINT (a less an int8 product's zero point
+// of each row: the sums begin with its part, from the sums of b's columns).
 #define C_COL_MAJOR 0
 #include "prelude.h"
 
@@ -26,11 +28,23 @@
 #include "_lib/ptx/pipeline.h"
 #include "_lib/ptx/registers.h"
 #include "_lib/ptx/tma.h"
+#if INTEGER
+#include "_lib/ptx/wgmma_int8.h"
+#else
 #include "_lib/ptx/wgmma_fp8.h"
+#endif
 #include "matmul/sm90/wgmma_store.h"
 #include "matmul/tile.h"
 
 using T = OUTPUT;
+#if INTEGER
+using Sum = uint32_t;
+template <int N> using Products = WgmmaInt8<N>;
+#else
+using Sum = float;
+template <int N> using Products = WgmmaFp8<N>;
+#endif
+constexpr bool LINE_SCALES = SCALED && !BLOCK_SCALES;   // of rows and columns
 
 constexpr int TILE_K = 128;  // one 128-byte row
 constexpr int CONSUMERS = CONSUMER_WARPGROUPS;
@@ -177,13 +191,13 @@ struct StepScales {
 DEVICE int uniform_consumer() { return __shfl_sync(0xffffffffu, thread_x() / 128, 0); }
 
 // Issues the products of a consumer's 64 rows with a stage's 128 k: to `sums`, or where `add`, added to it.
-DEVICE void multiply(float* sums, const TilePipeline& pipe, int consumer, bool add) {
+DEVICE void multiply(Sum* sums, const TilePipeline& pipe, int consumer, bool add) {
     const uint64_t a = wgmma_descriptor(pipe.a() + consumer * BLOCK_BYTES, 0, 1024);
     const uint64_t b = wgmma_descriptor(pipe.b(), 0, 1024);
     pipe.wait_full();
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < TILE_K / 32; ++k) WgmmaFp8<TILE_N>::run(sums, a + k * 2, b + k * 2, add || k);
+    for (int k = 0; k < TILE_K / 32; ++k) Products<TILE_N>::run(sums, a + k * 2, b + k * 2, add || k);
     wgmma_commit();
 }
 
@@ -207,12 +221,12 @@ DEVICE void promote(float (&acc)[SUMS], float (&sums)[SUMS], const StepScales& s
 }
 
 // The main loop of one tile.
-DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[SUMS], ColumnScales columns, int consumer, int steps) {
+DEVICE void multiply_tile(TilePipeline& pipe, Sum (&acc)[SUMS], ColumnScales columns, int consumer, int steps) {
 #if FAST_ACCUM
     uint32_t used = 0;
     for (int step = 0; step < steps; ++step) {
         const uint32_t now = pipe.empty_barrier();
-        multiply(acc, pipe, consumer, step != 0);
+        multiply(acc, pipe, consumer, HAS_ZERO_POINT || step != 0);
         pipe.advance();
         wgmma_wait<1>();
         if (step) release(used);
@@ -283,7 +297,7 @@ struct Columns {
         for (int i = 0; i < EACH; ++i) {
             const int col = first + i * 128 + thread_x() % 128;
             const int64_t place = col < s.n ? col : s.n - 1;
-            scale[i] = BLOCK_SCALES ? 1.0f : scales.b[place * scales.b_col];
+            scale[i] = LINE_SCALES ? scales.b[place * scales.b_col] : 1.0f;
             bias[i] = HAS_BIAS ? to_float(biases[place]) : 0.0f;
         }
     }
@@ -310,33 +324,69 @@ struct ColumnPair {
                      : "r"(at)
                      : "memory");
     }
-    DEVICE float finish(float sum, int which, float row_scale) const {
+    DEVICE float finish(Sum sum, int which, float row_scale) const {
+#if INTEGER  // each step is rounded by itself
+        const float scaled = __fmul_rn(__fmul_rn(static_cast<float>(static_cast<int>(sum)), row_scale), scale[which]);
+        return HAS_BIAS ? __fadd_rn(scaled, bias[which]) : scaled;
+#else
         if (!BLOCK_SCALES) sum = sum * row_scale * scale[which];
         return HAS_BIAS ? sum + bias[which] : sum;
+#endif
     }
 };
 
 #if WIDE_OUTPUT
-// A thread's sums of 64 columns to a float32 c whose rows are contiguous.
-DEVICE void store_wide(T* c, const float* sums, int row, int col, const float (&row_scale)[2], uint32_t columns,
+// A thread's sums of 64 columns to a c of 32 bits whose rows are contiguous.
+DEVICE void store_wide(T* c, const Sum* sums, int row, int col, const float (&row_scale)[2], uint32_t columns,
                        const Sizes& s) {
     T* const rows[2] = {c + row * s.c_row + col, c + (row + 8) * s.c_row + col};
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
+#if SCALED
         const ColumnPair pair(columns + j * 64);
+#endif
 #pragma unroll
         for (int down = 0; down < 2; ++down) {
 #pragma unroll
-            for (int right = 0; right < 2; ++right)
+            for (int right = 0; right < 2; ++right) {
+                const Sum sum = sums[j * 4 + down * 2 + right];
                 if (row + down * 8 < s.m && col + j * 8 + right < s.n)
-                    rows[down][j * 8 + right] = pair.finish(sums[j * 4 + down * 2 + right], right, row_scale[down]);
+#if SCALED
+                    rows[down][j * 8 + right] = pair.finish(sum, right, row_scale[down]);
+#else
+                    rows[down][j * 8 + right] = static_cast<T>(sum);
+#endif
+            }
         }
     }
 }
 #endif
 
+// Zero points of rows, `step` elements apart, and the sums over k of b's columns, which go on to the end of a tile.
+struct ZeroPoints {
+    const uint32_t *rows, *columns;
+    int64_t step;
+
+    // -zero * columns of a thread's rows and columns; `row` and `col` are its first ones.
+    DEVICE void begin(Sum (&acc)[SUMS], int row, int col, const Sizes& s) const {
+        Sum minus[2];
+#pragma unroll
+        for (int down = 0; down < 2; ++down) {
+            const int line = row + down * 8;
+            minus[down] = 0u - rows[(line < s.m ? line : s.m - 1) * step];
+        }
+#pragma unroll
+        for (int j = 0; j < TILE_N / 8; ++j) {
+            const words<8> pair = load_words<8>(columns + col + j * 8);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) acc[j * 4 + i] = minus[i / 2] * pair.w[i % 2];
+        }
+    }
+};
+
 DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t columns, const TensorMap* map_c, T* c,
-                          const T* bias, const Scales& scales, const Sizes& s, uint32_t tiles) {
+                          const T* bias, const Scales& scales, const ZeroPoints& points, const Sizes& s,
+                          uint32_t tiles) {
     const int consumer = uniform_consumer(), lane = thread_x() % 32;
     [[maybe_unused]] const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     [[maybe_unused]] int buffer = 0;
@@ -352,11 +402,12 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t columns,
 #pragma unroll
         for (int down = 0; down < 2; ++down) {
             const int line = row + down * 8;
-            row_scale[down] = BLOCK_SCALES ? 1.0f : scales.a[(line < s.m ? line : s.m - 1) * scales.a_row];
+            row_scale[down] = LINE_SCALES ? scales.a[(line < s.m ? line : s.m - 1) * scales.a_row] : 1.0f;
         }
-        float acc[SUMS];
+        Sum acc[SUMS];
+        if (HAS_ZERO_POINT) points.begin(acc, row, tile.col + lane % 4 * 2, s);
         multiply_tile(pipe, acc, ColumnScales(scales, tile.col, s), consumer, steps);
-        if (!BLOCK_SCALES || HAS_BIAS) own.share(own_columns, consumer);
+        if (LINE_SCALES || HAS_BIAS) own.share(own_columns, consumer);
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
             const uint32_t pairs = own_columns + (block * 64 + lane % 4 * 2) * 8;
@@ -367,7 +418,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t columns,
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
                 const ColumnPair pair(pairs + j * 64);
-                const float* sums = acc + block * 32 + j * 4;
+                const Sum* sums = acc + block * 32 + j * 4;
 #pragma unroll
                 for (int down = 0; down < 2; ++down)
                     words[j * 2 + down] = pack2<T>(pair.finish(sums[down * 2], 0, row_scale[down]),
@@ -392,10 +443,20 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void scaled_mm_wgmma(
     const __grid_constant__ TensorMap map_c,
 #endif
     const float* scale_a, const float* scale_b, const T* bias, T* c, int m, int n, int k, int tiles, int64_t c_row,
-    int64_t c_col, int64_t scale_a_row, int64_t scale_a_k, int64_t scale_b_k, int64_t scale_b_col) {
+    int64_t c_col, int64_t scale_a_row, int64_t scale_a_k, int64_t scale_b_k, int64_t scale_b_col
+#if HAS_ZERO_POINT
+    ,
+    const uint32_t* zero_point, const uint32_t* column_sums, int64_t zero_point_row
+#endif
+) {
     DYNAMIC_SHARED(shared);
     const Sizes s = {m, n, k, 1, 1, 0, 0, c_row, c_col, 0, 0, 0, 0, 0, 0};
     const Scales scales = {scale_a, scale_b, scale_a_row, scale_a_k, scale_b_k, scale_b_col};
+#if HAS_ZERO_POINT
+    const ZeroPoints points = {zero_point, column_sums, zero_point_row};
+#else
+    const ZeroPoints points = {};
+#endif
     // The swizzle repeats every 1024 bytes of the address.
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t buffers = base + STAGES * STAGE_BYTES;
@@ -424,6 +485,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void scaled_mm_wgmma(
         else if (SCALE_WARP && thread_x() / 32 == CONSUMERS * 4 + 1) scale_loop(pipe, scales, s, tiles);
     } else {
         if (CONSUMERS > 1) setmaxnreg_inc<CONSUMER_REGISTERS>();
-        consumer_loop(pipe, buffers, columns, to_c, c, bias, scales, s, tiles);
+        consumer_loop(pipe, buffers, columns, to_c, c, bias, scales, points, s, tiles);
     }
 }

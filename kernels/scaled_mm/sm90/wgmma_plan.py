@@ -1,4 +1,4 @@
-"""The plan of wgmma.cu: fp8 products with their scales on Hopper."""
+"""The plan of wgmma.cu: products in 8 bits with their scales on Hopper."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from portable import dtypes
 from portable.kernels.matmul.launch_args import GROUP_M, MAX_EXTENT, MAX_TILES, ceil
 from portable.kernels.matmul.problem import Problem
 from portable.kernels.matmul.sm90.tma_descriptors import operands_unsupported, tma_descriptor
-from portable.kernels.scaled_mm.problem import ScaledProblem, from_call
+from portable.kernels.scaled_mm.problem import from_call, pointer, scale_strides
 from portable.layout import TensorInfo
 from portable.plan import (
     Argument,
@@ -76,17 +76,38 @@ def _tiles(fast: bool, block: bool) -> list[_Tile]:
 
 def rows(call: Call) -> Plan | Rejected:
     """scaled_mm: a scale for each row of a and each column of b."""
-    return _plan(from_call(call, blocked=False), call)
+    return _plan(call, blocked=False)
 
 
 def blocks(call: Call) -> Plan | Rejected:
     """scaled_mm_block: a scale for 128 k of each row of a, and for 128 k and 128 columns of b."""
-    return _plan(from_call(call, blocked=True), call)
+    return _plan(call, blocked=True)
 
 
-def _plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
-    product, block = problem.product, problem.blocked
-    fast = problem.fast and not block
+def _plan(call: Call, blocked: bool) -> Plan | Rejected:
+    problem = from_call(call, blocked)
+    defines = (
+        ("INTEGER", 0),
+        ("A_ELEMENT", _ELEMENTS[problem.product.a.dtype]),
+        ("B_ELEMENT", _ELEMENTS[problem.product.b.dtype]),
+        ("BLOCK_SCALES", int(blocked)),
+        ("A_SCALES_BULK", int(blocked and _bulk(call["scale_a"]))),
+        ("SCALED", 1),
+        ("HAS_ZERO_POINT", 0),
+    )
+    return one_launch(problem.product, call, defines, blocked, problem.fast and not blocked)
+
+
+def one_launch(
+    product: Problem,
+    call: Call,
+    defines: tuple[tuple[str, int | str], ...],
+    block: bool = False,
+    fast: bool = True,
+    more: tuple[tuple[str, Argument], ...] = (),
+) -> Plan | Rejected:
+    """Of operands in 8 bits. `defines` say what they are and what follows the sums, which are the matrix
+    unit's to their end where `fast`; `more` are the kernel's last arguments."""
     a, b, c = product.a, product.b, call["c"]
     m, n, k = product.M, product.N, product.K
     if max(m, n, k) > MAX_EXTENT:
@@ -97,15 +118,14 @@ def _plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     if isinstance(tile, Rejected):
         return tile
     box = min(ceil(m, 8) * 8, tile.m)  # rows outside a take TMA longer than those inside
-    wide = c.dtype == "float32"
+    wide = dtypes.itemsize(c.dtype) == 4
     by_tma = not wide and c.alignment >= 16 and c.strides[0] * 2 % 16 == 0
     kernel = NativeKernel(
         _SOURCE,
         "scaled_mm_wgmma",
         threads=(tile.consumers + 1) * 128,
         defines=(
-            ("A_ELEMENT", _ELEMENTS[a.dtype]),
-            ("B_ELEMENT", _ELEMENTS[b.dtype]),
+            *defines,
             ("OUTPUT", dtypes.of(c.dtype).c),
             ("WIDE_OUTPUT", int(wide)),
             ("CONSUMER_WARPGROUPS", tile.consumers),
@@ -114,8 +134,6 @@ def _plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
             ("SUM_BUFFERS", tile.sum_buffers),
             ("BOX_ROWS", box),
             ("GROUP_M", GROUP_M),
-            ("BLOCK_SCALES", int(block)),
-            ("A_SCALES_BULK", int(block and _bulk(call["scale_a"]))),
             ("FAST_ACCUM", int(fast)),
             ("HAS_BIAS", int(call.has("bias"))),
             ("C_TMA", int(by_tma)),
@@ -138,16 +156,15 @@ def _plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     strides = {
         "c_row": c.strides[0],
         "c_col": c.strides[1],
-        **problem.scale_strides,
+        **scale_strides(call),
     }
     args: tuple[tuple[str, Argument], ...] = (
         *maps,
-        ("scale_a", Pointer("scale_a")),
-        ("scale_b", Pointer("scale_b")),
-        ("bias", Pointer("bias") if call.has("bias") else Scalar("i64", 0)),
+        *((name, pointer(call, name)) for name in ("scale_a", "scale_b", "bias")),
         ("c", Pointer("c", c.alignment >= 16)),
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         *((name, Scalar("i64", value)) for name, value in strides.items()),
+        *more,
     )
     return Plan((Launch(kernel, (min(tiles, call.device.multiprocessors), 1, 1), args),))
 
@@ -169,7 +186,7 @@ def _unfit(product: Problem) -> Rejected | None:
     """Why wgmma cannot read the operands where TMA puts them, or None where it can."""
     for operand, along in ((product.a, "col"), (product.b, "row")):
         if operand.unit_stride != along:
-            return Rejected(f"wgmma reads fp8 along K; {operand.tensor} does not lie along it")
+            return Rejected(f"wgmma reads 8 bits along K; {operand.tensor} does not lie along it")
     return operands_unsupported(product)
 
 

@@ -13,6 +13,7 @@ from . import (
     gated_products,
     gradients,
     holes,
+    integer_products,
     integers,
     losses,
     means,
@@ -38,6 +39,7 @@ MODULES = (
     *(
         four_bits,
         gated_products,
+        integer_products,
         integers,
         losses,
         means,

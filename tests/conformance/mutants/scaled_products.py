@@ -177,7 +177,7 @@ source(
 )
 source(
     *(BLOCKS, "mfma", "gfx942", "a block's sum kept for the next"),
-    Edit(HIP, "part.clear();\n            }", "}"),
+    Edit(HIP, "part.clear();\n#endif", "#endif"),
 )
 source(
     *(BLOCKS, "wmma", "gfx1201", "no barrier before the next tile is stored"),
