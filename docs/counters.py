@@ -3,7 +3,7 @@
     python docs/counters.py --record conformance/results/h200/counters.json   # on the GPU, takes ncu
     python docs/counters.py                                                   # writes the page
 
-Every case is one of sweep.yaml on one pinned implementation, called once before it is counted.
+Every case is one of the sweep on one pinned implementation, called once before it is counted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COUNTED: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = (
     ("attention over varlen sequences, a long tail of lengths", (0, 1), ("wgmma", "triton")),
     ("attention over varlen sequences, backward, a long tail of lengths", (0, 1), ("wgmma", "triton")),
 )
-"""Groups of sweep.yaml, the places of their sizes that are counted, and the implementations."""
+"""Groups of the sweep, the places of their sizes that are counted, and the implementations."""
 
 TIME, TENSOR, SM, DRAM = (
     "gpu__time_duration.sum",

@@ -182,7 +182,7 @@ def test_the_other_ops_conform_on_emulated_gpus(arch):
 
 
 IN_FP8 = ("quantize_fp8", "scaled_mm")
-# Judged on them (docs/notes/quantize_mx.md, quantize_nvfp4.md, quantize_int8.md, int_mm.md), in no record yet.
+# Judged on them, in no record yet (docs/notes: quantize_mx, quantize_nvfp4, quantize_int8, int_mm).
 NOT_RECORDED = (
     *("quantize_mx", "quantize_mxfp4", "quantize_nvfp4"),
     *("quantize_int8", "quantize_int8_asymmetric", "quantize_int8_static"),

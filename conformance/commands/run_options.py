@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bench", action="store_true", help="time the bench cases too (needs a GPU)")
     parser.add_argument(
         "--sweep", nargs="*", metavar="GROUP",
-        help="time the sizes of sweep.yaml, or those of the groups named (needs a GPU)",
+        help="time the sizes of the sweep, or those of the groups named (needs a GPU)",
     )  # fmt: skip
     parser.add_argument(
         "--sustained", type=_seconds, metavar="SECONDS",

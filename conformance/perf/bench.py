@@ -68,7 +68,7 @@ def bench(
     seconds: float | None = None,
 ) -> tuple[list[Entry], dict[str, Any]]:
     """Every bench case of every op in its first 16-bit type and in float32; with `groups`, the cases of
-    those groups of sweep.yaml instead. With `seconds` each candidate runs so long in each round, back to
+    those groups of the sweep instead. With `seconds` each candidate runs so long in each round, back to
     back, and an entry has clock, power and energy as `sustained`.
 
     Returns one entry per case and implementation, and the medians of the roofs measured beside them. An

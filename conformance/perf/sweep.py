@@ -1,8 +1,13 @@
-"""The sizes that the bars on speed are held to (sweep.yaml), as cases to time and as verdicts on timings.
+"""The sizes that the bars on speed are held to (sweep_groups/*.yaml), as cases to time, and their verdicts.
 
-A case of the sweep has one of these layouts: "bench", or "bench-" and tokens for inputs that are not
-contiguous: "bT" is b stored with its last two dimensions swapped, "a1" is a that starts one element beyond
-an aligned address, "aT1" is both. "tail" is for varlen sequences: a long tail of lengths.
+A group is one op, or several, at several sizes in several types and layouts, timed against some baselines. In
+`layouts`, "bT" stores b with its last two dimensions swapped, "a1" starts a one element beyond an aligned
+address, "aT1" does both, "" is contiguous, "tail" makes varlen sequences of a long tail of lengths, and any
+other word only tells the case from another. A case's own layout is "bench", or "bench-" and these words.
+
+A bar holds an implementation's speed over a baseline's: the geometric mean over the group's cases, and the
+least of them. "best" is the fastest baseline of each case. "copy" moves the same bytes, "dense" is the op on
+dense tensors with the same flops: neither computes the same, so neither is the best.
 """
 
 from __future__ import annotations
@@ -23,7 +28,9 @@ from portable.errors import listed, nearest
 from portable.spec import registry, strict_yaml
 from portable.spec.model import Spec
 
-FILE = Path(__file__).with_name("sweep.yaml")
+FOLDER = Path(__file__).with_name("sweep_groups")
+FILES = ("products", "low_precision", "rows", "tokens", "attention")
+"""In the order that groups are listed and timed in."""
 BEST = "best"
 TAIL = "tail"
 YARDSTICKS = ("copy", "dense")
@@ -55,12 +62,13 @@ class Bar:
 
 
 def uniform_types(spec: Spec, dtype: str) -> Mapping[str, str] | None:
-    """The first row of types in which the first variable is `dtype`, and every number that or float32, the
-    accumulator; indices are of any type, and so is what a parameter says."""
+    """The first row of types in which the first variable is `dtype`, and every other that or the accumulator,
+    float32 or int32; indices are of any type, and so is what a parameter says."""
     said = spec.dtype_variables.values()
     for row in spec.types:
         floats = {each for name, each in row.items() if name not in said and dtypes.of(each).is_float}
-        if row[spec.type_variables[0]] == dtype and row["acc"] == "float32" and floats <= {dtype, row["acc"]}:
+        wanted = row[spec.type_variables[0]] == dtype and row["acc"] in ("float32", "int32")
+        if wanted and floats <= {dtype, row["acc"]}:
             return row
     return None
 
@@ -115,34 +123,33 @@ class Verdict:
 
 @functools.cache
 def groups() -> tuple[Group, ...]:
-    """sweep.yaml, read and checked. Raises ValueError with the group and key."""
-    found = []
-    for raw in strict_yaml.load(FILE)["groups"]:
-        _known(raw, _KEYS, raw.get("name", "a group"))
-        ops = raw["op"] if isinstance(raw["op"], list) else [raw["op"]]
-        bars = []
-        for bar in raw["bars"]:
-            _known(bar, _BAR_KEYS, f"a bar of {raw['name']}")
-            least = float(bar["least"]) if "least" in bar else None
-            bars.append(Bar(bar["impl"], bar["over"], float(bar["mean"]), least))
-        found.append(
-            Group(
-                raw["name"],
-                tuple(ops),
-                tuple(raw["types"]),
-                tuple(raw["sizes"]),
-                tuple(raw.get("layouts", [""])),
-                tuple(raw["baselines"]),
-                tuple(bars),
-            )
-        )
-    return tuple(found)
+    """The groups of all files, read and checked. Raises ValueError with the file, group and key."""
+    paths = [FOLDER / f"{name}.yaml" for name in FILES]
+    return tuple(_group(raw, path.name) for path in paths for raw in strict_yaml.load(path)["groups"])
+
+
+def _group(raw: Mapping[str, Any], file: str) -> Group:
+    _known(raw, _KEYS, f"{file}: {raw.get('name', 'a group')}")
+    bars = []
+    for bar in raw["bars"]:
+        _known(bar, _BAR_KEYS, f"{file}: a bar of {raw['name']}")
+        least = float(bar["least"]) if "least" in bar else None
+        bars.append(Bar(bar["impl"], bar["over"], float(bar["mean"]), least))
+    return Group(
+        raw["name"],
+        tuple(raw["op"] if isinstance(raw["op"], list) else [raw["op"]]),
+        tuple(raw["types"]),
+        tuple(raw["sizes"]),
+        tuple(raw.get("layouts", [""])),
+        tuple(raw["baselines"]),
+        tuple(bars),
+    )
 
 
 def _known(raw: Mapping[str, Any], keys: set[str], where: str) -> None:
     for key in raw:
         if key not in keys:
-            raise ValueError(f"{FILE.name}: unknown key {key!r} in {where}.{nearest(key, keys)}")
+            raise ValueError(f"{where}: unknown key {key!r}.{nearest(key, keys)}")
 
 
 def chosen(names: Sequence[str]) -> list[Group]:
@@ -151,7 +158,7 @@ def chosen(names: Sequence[str]) -> list[Group]:
     for name in names:
         if name not in known:
             hint = nearest(name, known) or f" There are {listed(known)}."
-            raise ValueError(f"no group {name!r} in {FILE.name}.{hint}")
+            raise ValueError(f"no group {name!r} in the sweep.{hint}")
     return [known[name] for name in names] if names else list(known.values())
 
 
