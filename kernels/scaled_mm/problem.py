@@ -73,7 +73,7 @@ def from_call(call: Call, blocked: bool, mx: bool = False) -> ScaledProblem:
         bias_alignment=16 if bias is None else bias.alignment,
     )  # fmt: skip
     scale_a, scale_b = (Scale(name, *call[name].strides) for name in ("scale_a", "scale_b"))
-    return ScaledProblem(product, scale_a, scale_b, blocked, call.params["use_fast_accum"], mx)
+    return ScaledProblem(product, scale_a, scale_b, blocked, call.params.get("use_fast_accum", False), mx)
 
 
 def _operand(name: str, info: TensorInfo, rows: int, cols: int) -> Operand:
