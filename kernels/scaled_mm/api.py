@@ -1,7 +1,8 @@
 """The public function over this folder's ops: `scaled_mm` with torch.nn.functional.scaled_mm's arguments.
 
 The ops themselves are `torch.ops.portable.scaled_mm`, with a scale per row and column, and
-`torch.ops.portable.scaled_mm_block` and `torch.ops.portable.scaled_mm_mx`, with a scale per block.
+`torch.ops.portable.scaled_mm_block` and `torch.ops.portable.scaled_mm_mx`, with a scale per block. Those of
+matrices in 4 bits are in fp4/.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from torch import Tensor
 from portable.dispatch import dispatcher
 from portable.dispatch.arguments import check_flag, check_tensor, documented
 from portable.errors import DtypeError, ParameterError, RankError, ShapeError, listed, nearest
+from portable.kernels.scaled_mm.fp4 import api as fp4
 from portable.kernels.scaled_mm.reference import BLOCK, MX_GROUP
+from portable.kernels.scaled_mm.scales import as_list, check_groups, check_scale, member
 from portable.layout import ceil_div
 
 _rows_op: Any = dispatcher.op("scaled_mm")
@@ -26,8 +29,6 @@ _NAME = "scaled_mm"
 TENSOR, ROW, OF_A, OF_B, MX = "TensorWise", "RowWise", "BlockWise1x128", "BlockWise128x128", "BlockWise1x32"
 RECIPES = (TENSOR, ROW, OF_A, OF_B, MX)
 TOGETHER = ((OF_A, OF_B), (MX, MX))
-LATER = ("BlockWise1x16",)
-"""torch's recipe of NVFP4."""
 OPERANDS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz)
 ALIGNED = 4
 """torch pads scale_b's blocks along K to multiples of so many."""
@@ -52,7 +53,7 @@ def scaled_mm(
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
 ) -> Tensor:
-    """(mat_a @ mat_b) * scale_a * scale_b + bias, of matrices in fp8, as torch.nn.functional.scaled_mm.
+    """(mat_a @ mat_b) * scale_a * scale_b + bias, of matrices in fp8 or fp4: torch.nn.functional.scaled_mm.
 
     mat_a is (M, K), mat_b (K, N), in any strides; instructions read a row-major mat_a and a column-major
     mat_b, as of a weight (N, K) transposed. Types: float8_e4m3fn with itself or float8_e5m2 on either side,
@@ -69,43 +70,46 @@ def scaled_mm(
     - "BlockWise1x32" of both, MXFP8: scales of float8_e8m0fnu as `quantize_mx` gives them of rows of mat_a
       and of columns of mat_b: scale_a (M, ceil(K / 32)), scale_b (N, ceil(K / 32)), without a swizzle.
 
+    Matrices of float4_e2m1fn_x2 have two numbers along K in a byte, the first in the lower half: mat_a is
+    (M, K / 2), mat_b (K / 2, N), as of a weight quantised by rows, transposed. Both have the recipe
+    "BlockWise1x32", MXFP4, with scales as above and as `quantize_mx` gives them; or ["BlockWise1x16",
+    "TensorWise"], NVFP4, with two scales in a list: of float8_e4m3fn, scale_a[0] (M, ceil(K / 16)) and
+    scale_b[0] (N, ceil(K / 16)), and of the whole, float32 of one number, as `quantize_nvfp4` gives them.
+
     The products are summed in float32; then ((sum * scale_a) * scale_b) + bias, or by blocks the sum over
     blocks of 128 along K of (scale_a * scale_b) * their sum, or by groups of 32 of (their sum * scale_a) *
-    scale_b, then bias; one rounding to output_dtype:
-    bfloat16 (None means it too), float16 or float32. bias is (N,), of output_dtype. use_fast_accum lets
-    matrix cores keep 13 bits of a sum where they are faster so, as Hopper's are; without it Hopper's sums are
-    brought to float32 every 128 products. A NaN poisons its row or column alone. There is no gradient.
+    scale_b, then bias; one rounding to output_dtype: bfloat16 (None means it too), float16 or float32.
+    Numbers of 4 bits go into the product times their groups' scales, which is exact; NVFP4's sum then is
+    multiplied by the scale of all of mat_a and by that of mat_b. bias is (N,), of output_dtype.
+    use_fast_accum lets matrix cores keep 13 bits of a sum where they are faster so, as Hopper's are; without
+    it Hopper's sums are brought to float32 every 128 products. A NaN poisons its row or column alone. There
+    is no gradient.
 
     Of torch's other arguments swizzles must be None or NO_SWIZZLE, and contraction_dim () or (1, 0).
     Raises RankError, ShapeError, DtypeError, NotATensorError, DeviceError or ParameterError that name the
-    argument. BlockWise1x16 (NVFP4) and the swizzled scales of MX are not supported yet.
+    argument. The swizzled scales of MX and NVFP4 are not supported yet.
     Source: torch 2.13; blocks as in DeepSeek-V3 (2024), section 3.3.
     """
     check_flag(_NAME, "use_fast_accum", use_fast_accum)
     rows, length, columns = _sizes(mat_a, mat_b)
+    output_dtype = torch.bfloat16 if output_dtype is None else output_dtype
+    _check_rest(swizzle_a, swizzle_b, bias, output_dtype, contraction_dim)
+    if fp4.is_fp4(mat_a, mat_b):
+        return fp4.product(
+            mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, bias, output_dtype
+        )  # fmt: skip
     recipes = _recipe("scale_recipe_a", scale_recipe_a), _recipe("scale_recipe_b", scale_recipe_b)
     if not set(recipes) <= {TENSOR, ROW} and recipes not in TOGETHER:
         pair = f"{recipes[1]} beside a scale_recipe_a of {recipes[0]}"
         raise ParameterError(_NAME, "scale_recipe_b", pair, _expected())
-    for name, swizzle in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
-        if _member(_one(swizzle)) not in (None, "NO_SWIZZLE"):
-            expected = "None or NO_SWIZZLE: scales in rows, which have no swizzle"
-            raise ParameterError(_NAME, name, swizzle, expected)
-    if tuple(each % 2 if isinstance(each, int) else each for each in contraction_dim) not in ((), (1, 0)):
-        expected = "() or (1, 0): mat_a's second dimension with mat_b's first"
-        remedy = "Transpose the matrix instead"
-        raise ParameterError(_NAME, "contraction_dim", contraction_dim, expected, remedy)
-    output_dtype = torch.bfloat16 if output_dtype is None else output_dtype
-    if bias is not None and check_tensor(_NAME, "bias", bias).dtype != output_dtype:
-        raise DtypeError(_NAME, "bias", bias.dtype, f"{output_dtype}, as output_dtype says")
     kind = torch.float8_e8m0fnu if recipes == (MX, MX) else torch.float32
-    scales = _scale("scale_a", scale_a, kind), _scale("scale_b", scale_b, kind)
+    scales = check_scale("scale_a", scale_a, kind), check_scale("scale_b", scale_b, kind)
     if recipes == (OF_A, OF_B):
         op, left, right = _block_op, *_of_blocks(*scales, rows, length, columns)
     elif recipes == (MX, MX):
         op = _mx_op
-        left = _of_groups("scale_a", scales[0], "M", rows, length)
-        right = _of_groups("scale_b", scales[1], "N", columns, length)
+        left = check_groups("scale_a", scales[0], "M", rows, length, MX_GROUP, MX)
+        right = check_groups("scale_b", scales[1], "N", columns, length, MX_GROUP, MX)
     else:
         op = _rows_op
         left = _expanded("scale_a", scales[0], recipes[0], (rows, 1))
@@ -113,28 +117,34 @@ def scaled_mm(
     return op(mat_a, mat_b, left, right, bias, output_dtype=output_dtype, use_fast_accum=use_fast_accum)
 
 
+def _check_rest(
+    swizzle_a: Any, swizzle_b: Any, bias: Any, output_dtype: Any, contraction_dim: Sequence[int]
+) -> None:
+    """Raises ParameterError for what torch has and this has not, NotATensorError or DtypeError for a bias."""
+    for name, swizzle in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
+        if any(member(each) not in (None, "NO_SWIZZLE") for each in as_list(swizzle)):
+            expected = "None or NO_SWIZZLE: scales in rows, which have no swizzle"
+            raise ParameterError(_NAME, name, swizzle, expected)
+    if tuple(each % 2 if isinstance(each, int) else each for each in contraction_dim) not in ((), (1, 0)):
+        expected = "() or (1, 0): mat_a's second dimension with mat_b's first"
+        remedy = "Transpose the matrix instead"
+        raise ParameterError(_NAME, "contraction_dim", contraction_dim, expected, remedy)
+    if bias is not None and check_tensor(_NAME, "bias", bias).dtype != output_dtype:
+        raise DtypeError(_NAME, "bias", bias.dtype, f"{output_dtype}, as output_dtype says")
+
+
 def _sizes(mat_a: Any, mat_b: Any) -> tuple[int, int, int]:
-    """M, K and N of two matrices in 8 bits. Raises RankError, DtypeError or ShapeError."""
+    """M, K, or bytes along it, and N of two matrices. Raises RankError, DtypeError or ShapeError."""
     for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
         if check_tensor(_NAME, name, matrix).dim() != 2:
             raise RankError(_NAME, name, matrix.dim(), "2: mat_a is (M, K), mat_b (K, N)")
-        if matrix.dtype not in OPERANDS:
+        if matrix.dtype not in (*OPERANDS, fp4.FP4):
             remedy = "Quantise it with a scale, or call portable.matmul"
-            raise DtypeError(_NAME, name, matrix.dtype, listed([str(each) for each in OPERANDS]), remedy)
+            raise DtypeError(_NAME, name, matrix.dtype, listed([*OPERANDS, fp4.FP4]), remedy)
     if mat_b.shape[0] != mat_a.shape[1]:
         expected = f"({mat_a.shape[1]}, N), as mat_a is {tuple(mat_a.shape)}"
         raise ShapeError(_NAME, "mat_b", tuple(mat_b.shape), expected, "Pass a weight (N, K) as weight.t()")
     return mat_a.shape[0], mat_a.shape[1], mat_b.shape[1]
-
-
-def _one(value: Any) -> Any:
-    """torch takes lists, for formats of two scales; those here have one."""
-    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
-
-
-def _member(value: Any) -> Any:
-    """The name of an enum's member, or the word itself."""
-    return value if isinstance(value, str) else getattr(value, "name", value)
 
 
 def _expected() -> str:
@@ -146,24 +156,13 @@ def _expected() -> str:
 
 def _recipe(name: str, given: Any) -> str:
     """A recipe by its name. Raises ParameterError."""
-    names = [_member(each) for each in (given if isinstance(given, (list, tuple)) else [given])]
-    if any(each in LATER for each in names):
-        raise ParameterError(_NAME, name, given, f"{_expected()}; NVFP4 is not supported yet")
+    names = [member(each) for each in as_list(given)]
+    if fp4.NV in names:
+        raise ParameterError(_NAME, name, given, f"{_expected()}; {fp4.NV} is of matrices of {fp4.FP4}")
     if len(names) != 1 or names[0] not in RECIPES:
         hint = nearest(names[0], RECIPES) if names and isinstance(names[0], str) else ""
         raise ParameterError(_NAME, name, given, _expected(), hint.strip())
     return names[0]
-
-
-def _scale(name: str, given: Any, kind: torch.dtype) -> Tensor:
-    """A tensor of scales of this dtype. Raises NotATensorError or DtypeError."""
-    scale = check_tensor(_NAME, name, _one(given))
-    if scale.dtype != kind:
-        remedy = f"Convert it with {name}.float()"
-        if kind != torch.float32:
-            remedy = f"Bytes of exponents become that with {name}.view({kind})"
-        raise DtypeError(_NAME, name, scale.dtype, f"{kind}, as its recipe says", remedy)
-    return scale
 
 
 def _expanded(name: str, scale: Tensor, recipe: str, shape: tuple[int, int]) -> Tensor:
@@ -174,15 +173,6 @@ def _expanded(name: str, scale: Tensor, recipe: str, shape: tuple[int, int]) -> 
         return scale.reshape(1, 1).expand(shape)
     if tuple(scale.shape) != shape:
         raise ShapeError(_NAME, name, tuple(scale.shape), f"{shape}, as its recipe is {ROW}")
-    return scale
-
-
-def _of_groups(name: str, scale: Tensor, axis: str, lines: int, length: int) -> Tensor:
-    """Scales of MX, a row of them for each row of mat_a or column of mat_b. Raises ShapeError."""
-    wanted = (lines, ceil_div(length, MX_GROUP))
-    if tuple(scale.shape) != wanted:
-        expected = f"{wanted}, ({axis}, ceil(K / {MX_GROUP})), as its recipe is {MX}"
-        raise ShapeError(_NAME, name, tuple(scale.shape), expected, "Swizzled scales go in as rows")
     return scale
 
 

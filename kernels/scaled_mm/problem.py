@@ -54,7 +54,8 @@ def has_instructions(device: Device, *types: str) -> bool:
 def from_call(call: Call, blocked: bool, mx: bool = False) -> ScaledProblem:
     """The problem of a call of scaled_mm or, `blocked`, of scaled_mm_block or, `mx`, of scaled_mm_mx."""
     scale_a, scale_b = (Scale(name, *call[name].strides) for name in ("scale_a", "scale_b"))
-    return ScaledProblem(product_of(call), scale_a, scale_b, blocked, call.params["use_fast_accum"], mx)
+    fast = call.params.get("use_fast_accum", False)
+    return ScaledProblem(product_of(call), scale_a, scale_b, blocked, fast, mx)
 
 
 def product_of(call: Call, a: str = "mat_a", b: str = "mat_b") -> Problem:

@@ -176,11 +176,11 @@ def plan_descriptors(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))
 
 
-def scale_args(problem: ScaledProblem) -> list[tuple[str, Argument]]:
-    """Pointer and strides of both scales."""
+def scale_args(problem: ScaledProblem, dtype: str | None = None) -> list[tuple[str, Argument]]:
+    """Pointer and strides of both scales, whose elements the kernel takes for `dtype`."""
     args: list[tuple[str, Argument]] = []
     for name, scale in (("sa", problem.scale_a), ("sb", problem.scale_b)):
-        args.append((f"{name}_ptr", Pointer(scale.tensor)))
+        args.append((f"{name}_ptr", Pointer(scale.tensor, dtype=dtype)))
         args += [(f"{name}_outer", Scalar("i64", scale.outer)), (f"{name}_inner", Scalar("i64", scale.inner))]
     return args
 

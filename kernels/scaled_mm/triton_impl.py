@@ -210,7 +210,7 @@ def plan_pointers(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     kernel = TritonKernel(scaled_tile, tuple(constants), warps, stages, options, pdl)
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
-        args += _operand_args(name, x, unit > 1, None if native or name == "c" else "uint8")
+        args += strided_pointer(name, x, unit > 1, None if native or name == "c" else "uint8")
     args += scale_args(problem)
     if product.bias:
         args.append(("bias_ptr", Pointer("bias", unit > 1)))
@@ -246,7 +246,7 @@ def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -
     return config
 
 
-def _operand_args(name: str, x: Operand, aligned: bool, dtype: str | None) -> list[tuple[str, Argument]]:
+def strided_pointer(name: str, x: Operand, aligned: bool, dtype: str | None) -> list[tuple[str, Argument]]:
     """Pointer and strides of one operand, whose elements the kernel takes for `dtype`."""
     steps = [each for each in operand_args(name, x, aligned)[1:] if each[0] in (f"{name}_row", f"{name}_col")]
     return [(f"{name}_ptr", Pointer(x.tensor, aligned, dtype)), *steps]

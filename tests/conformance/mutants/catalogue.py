@@ -9,6 +9,7 @@ from . import (
     attentions,
     caches,
     calls,
+    four_bit_products,
     four_bits,
     gated_products,
     gradients,
@@ -37,6 +38,7 @@ from .registry import Mutant, found
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
     *(
+        four_bit_products,
         four_bits,
         gated_products,
         integer_products,
