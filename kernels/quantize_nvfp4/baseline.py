@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -15,3 +17,8 @@ def quantize_nvfp4(x: Tensor, global_scale: Tensor) -> tuple[Tensor, Tensor]:
     scale = wanted.clamp(2.0**-6, 448.0).to(torch.float8_e4m3fn)
     q = to_fp4((parts * (1 / global_scale / scale.float())).flatten(-2))
     return q[..., : -(-x.shape[-1] // 2)], scale[..., 0]
+
+
+def derived(given: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Tensor]:
+    """A scale of the whole by which normal data fill the scales of groups and the codes."""
+    return {"global_scale": torch.full((1,), 5.5 / (448 * 6), device=given["x"].device)}
