@@ -1,5 +1,5 @@
-"""What a user of torch alone would write: products in bfloat16 of what the codes and scales stand for.
-torch.nn.functional.scaled_mm takes these operands on Blackwell and gfx950 alone."""
+"""What a user of torch alone would write: products in bfloat16, or in float32 for a result in it, of what the
+codes and scales stand for. torch.nn.functional.scaled_mm takes these operands on Blackwell and gfx950 alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def scaled_mm_mxfp4(
     mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
     *, output_dtype: Any,
 ) -> Tensor:  # fmt: skip
-    c = _product(mat_a, mat_b, scale_a, scale_b, MX_BYTES).to(dtypes.of(output_dtype).storage)
+    result = dtypes.of(output_dtype).storage
+    c = _product(mat_a, mat_b, scale_a, scale_b, MX_BYTES, result).to(result)
     return c if bias is None else c + bias
 
 
@@ -26,13 +27,17 @@ def scaled_mm_nvfp4(
     mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, global_a: Tensor, global_b: Tensor,
     bias: Tensor | None = None, *, output_dtype: Any,
 ) -> Tensor:  # fmt: skip
-    c = _product(mat_a, mat_b, scale_a, scale_b, NV_BYTES) * (global_a * global_b)
-    c = c.to(dtypes.of(output_dtype).storage)
+    result = dtypes.of(output_dtype).storage
+    c = _product(mat_a, mat_b, scale_a, scale_b, NV_BYTES, result) * (global_a * global_b)
+    c = c.to(result)
     return c if bias is None else c + bias
 
 
-def _product(mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, size: int) -> Tensor:
-    return _wide(mat_a, scale_a, size) @ _wide(mat_b.T, scale_b, size).T
+def _product(
+    mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, size: int, result: torch.dtype
+) -> Tensor:
+    wide = torch.float32 if result == torch.float32 else torch.bfloat16
+    return _wide(mat_a, scale_a, size).to(wide) @ _wide(mat_b.T, scale_b, size).T.to(wide)
 
 
 def _wide(rows: Tensor, scale: Tensor, size: int) -> Tensor:
