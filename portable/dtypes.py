@@ -122,7 +122,7 @@ _ALL = (
     _float("float8_e8m0fnu", "e8m0fnu", "uint8_t", "u8", 8, 0, "UINT8", signed=False),
     DType("float4_e2m1fn_x2", "packed", 4, "e2m1x2", "uint8_t", "u8", "UINT8", None, 1, 2, per_item=2),
     DType("int4_x2", "packed", 4, "i4x2", "uint8_t", "u8", "UINT8", per_item=2, in_torch=False),
-    _int(8, "b"),
+    _int(8, "b", tma="UINT8"),  # bits are copied
     _int(16, "h"),
     _int(32, "i", tma="INT32"),
     _int(64, "q", tma="INT64"),

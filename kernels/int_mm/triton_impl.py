@@ -1,8 +1,9 @@
 """int_mm and int8_scaled_mm in Triton, for every layout and vendor.
 
-Each program of `int_tile` computes one BLOCK_M x BLOCK_N tile, with loads through pointers; the matrix cores
-of all GPUs that are supported add products of int8 in int32. The sums over k of b's columns, for zero points,
-are taken from the tiles on their way.
+Where TMA can load the operands, scaled_mm's `triton_descriptors.py` plans the call. Elsewhere each program of
+`int_tile` computes one BLOCK_M x BLOCK_N tile, with loads through pointers; the matrix cores of all GPUs that
+are supported add products of int8 in int32. The sums over k of b's columns, for zero points, are taken from
+the tiles on their way.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from portable.kernels.matmul.triton.plan import (
     unit_of,
 )
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
-from portable.kernels.scaled_mm.problem import product_of
+from portable.kernels.scaled_mm.problem import Scale, product_of
+from portable.kernels.scaled_mm.triton_descriptors import plan_descriptors, unfit
 from portable.kernels.scaled_mm.triton_impl import fitted
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
@@ -117,17 +119,21 @@ def int_tile(
 
 def int_mm(call: Call) -> Plan | Rejected:
     """Plan c [M, N] = a [M, K] @ b [K, N]."""
-    return _plan(call, product_of(call, "a", "b"))
+    return _plan(call, product_of(call, "a", "b"), ())
 
 
 def int8_scaled_mm(call: Call) -> Plan | Rejected:
     """Plan c [M, N] of mat_a, mat_b, scale_a [M, 1], scale_b [1, N] and, where they are there, bias [N] and
     a_zero_point [M, 1]."""
-    return _plan(call, product_of(call))
+    scales = tuple(Scale(name, *call[name].strides) for name in ("scale_a", "scale_b"))
+    return _plan(call, product_of(call), scales)
 
 
-def _plan(call: Call, product: Problem) -> Plan | Rejected:
-    """One launch, with the tile and compiler options of `call.config`."""
+def _plan(call: Call, product: Problem, scales: tuple[Scale, ...]) -> Plan | Rejected:
+    """One launch, with the tile and compiler options of `call.config`: by TMA where it loads the operands and
+    no sums of b's columns are needed."""
+    if not call.has("a_zero_point") and unfit(product, call) is None:
+        return plan_descriptors(product, call, scales)
     M, N, K, device = product.M, product.N, product.K, call.device
     if None in (product.a.unit_stride, product.b.unit_stride):
         return Rejected("an operand has no unit stride")

@@ -1,4 +1,5 @@
-"""scaled_mm and scaled_mm_block in Triton with TMA on Hopper: operands along k, whose types wgmma multiplies.
+"""Products of 8 bits in Triton with TMA on Hopper: scaled_mm, scaled_mm_block, int_mm and int8_scaled_mm of
+operands along k, whose types wgmma multiplies.
 
 Programs are persistent, as those of `kernels/matmul/triton/descriptors.py`. Triton 3.6 and 3.7 wait for a
 product before they add it to a sum in float32, and run nothing beside it: two warpgroups of a program, or two
@@ -7,7 +8,7 @@ AB), as wgmma takes 64 rows at a time and TMA is slow with rows that are not the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import triton
@@ -15,7 +16,8 @@ import triton.language as tl
 
 from portable import dtypes
 from portable.kernels._lib.triton.pdl import enter_pdl
-from portable.kernels._lib.triton.rows import MAX_GRID
+from portable.kernels._lib.triton.rows import MAX_GRID, UNFUSED
+from portable.kernels.matmul.problem import Problem
 from portable.kernels.matmul.triton.descriptors import (
     RESERVED,
     SWIZZLE,
@@ -27,7 +29,7 @@ from portable.kernels.matmul.triton.descriptors import (
     uses_pdl,
 )
 from portable.kernels.matmul.triton.tile import tile_starts
-from portable.kernels.scaled_mm.problem import BLOCK, OCP, ScaledProblem
+from portable.kernels.scaled_mm.problem import BLOCK, OCP, Scale
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
@@ -44,13 +46,15 @@ C_BUFFER = 16384
 def scaled_descriptors(
     a, b, c, c_ptr, c_row, sa_ptr, sa_outer, sa_inner, sb_ptr, sb_outer, sb_inner, bias_ptr,
     M, N, K, work, programs,
-    BLOCKED: tl.constexpr, PROMOTE: tl.constexpr, SWAP: tl.constexpr, SCALE_STAGES: tl.constexpr,
-    EPILOGUE_SUBTILE: tl.constexpr,
+    INTEGER: tl.constexpr, BLOCKED: tl.constexpr, PROMOTE: tl.constexpr, SWAP: tl.constexpr,
+    SCALE_STAGES: tl.constexpr, EPILOGUE_SUBTILE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """c = (a @ b) * scales + bias, by tiles; a's and b's descriptors have k innermost.
+    """c = (a @ b) * scales + bias, by tiles, or a @ b where sa_ptr is None; a's and b's descriptors have k
+    innermost.
 
+    INTEGER: the operands are int8, and their sums int32.
     BLOCKED: the scales are those of the BLOCK_K along k and of the 128 columns that BLOCK_N divides.
     SCALE_STAGES: stages of the pipeline that brings them too; None: read where they are needed.
     PROMOTE: products along k that wgmma adds up before their sum goes to float32; None for all.
@@ -61,13 +65,14 @@ def scaled_descriptors(
         start_m, start_n = tile_starts(pid, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         offs_m = start_m + tl.arange(0, BLOCK_M)
         in_m = offs_m < M
-        sa_ptrs = sa_ptr + offs_m.to(tl.int64) * sa_outer
+        if sa_ptr is not None:
+            sa_ptrs = sa_ptr + offs_m.to(tl.int64) * sa_outer
         if BLOCKED:
             sb_block = sb_ptr + (start_n // 128).to(tl.int64) * sb_inner
         if SWAP:
-            total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+            total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.int32 if INTEGER else tl.float32)
         else:
-            total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32 if INTEGER else tl.float32)
         for k in tl.range(0, K, BLOCK_K, num_stages=SCALE_STAGES):
             if SWAP:
                 x = b.load([start_n, k])
@@ -84,29 +89,29 @@ def scaled_descriptors(
                     total += part * scales[None, :]
                 else:
                     total += part * scales[:, None]
+            elif INTEGER:
+                total = tl.dot(x, y, total, out_dtype=tl.int32)
             else:
                 total = tl.dot(x, y, total, max_num_imprecise_acc=PROMOTE)
         if SWAP:
             total = total.T
-        if not BLOCKED:
+        if sa_ptr is not None and not BLOCKED:
             offs_n = start_n + tl.arange(0, BLOCK_N)
             scale_b = tl.load(sb_ptr + offs_n.to(tl.int64) * sb_inner, mask=offs_n < N, other=0.0)
-            total = total * tl.load(sa_ptrs, mask=in_m, other=0.0)[:, None] * scale_b[None, :]
+            total = total.to(tl.float32) * tl.load(sa_ptrs, mask=in_m, other=0.0)[:, None] * scale_b[None, :]
         epilogue(
             c, c_ptr, c_row, None, None, bias_ptr, total, 0, 0, start_m, start_n, M, N,
             None, False, EPILOGUE_SUBTILE,
         )  # fmt: skip
 
 
-def unfit(problem: ScaledProblem, call: Call) -> str | None:
-    """Why this kernel does not take a problem, or None."""
-    product, config = problem.product, call.config
+def unfit(product: Problem, call: Call, blocked: bool = False) -> str | None:
+    """Why this kernel does not take a product, or None."""
+    config, types = call.config, {product.a.dtype, product.b.dtype}
     if not call.device.arch.startswith("sm_9"):
         return f"{call.device.arch} has no TMA, or this was not measured on it"
-    if problem.mx:
-        return "scales of 32 along k divide a wgmma's sum"
-    if not all(x.dtype in OCP for x in (product.a, product.b)):
-        return "wgmma multiplies no fnuz types"
+    if not types <= {*OCP} and types != {"int8"}:
+        return f"wgmma does not multiply {' and '.join(sorted(types))}"
     if product.K == 0:
         return "K = 0: nothing to load"
     for x, along, rows, cols in (
@@ -114,21 +119,26 @@ def unfit(problem: ScaledProblem, call: Call) -> str | None:
         (product.b, "row", product.K, product.N),
     ):
         if x.unit_stride != along:
-            return f"wgmma reads fp8 along K; {x.tensor} does not lie along it"
+            return f"wgmma reads 8 bits along K; {x.tensor} does not lie along it"
         if not tma_supported(x, rows, cols):
             return f"TMA cannot load {x.tensor}"
     if product.c.unit_stride != "col":
         return "c's rows are not contiguous"
-    if config["BLOCK_K"] < SWIZZLE or (
-        problem.blocked and (config["BLOCK_K"] != BLOCK or config["BLOCK_N"] > BLOCK)
-    ):
+    if config["BLOCK_K"] < SWIZZLE or (blocked and (config["BLOCK_K"] != BLOCK or config["BLOCK_N"] > BLOCK)):
         return "the config's tile is not of TMA's rows, or of a scale"
     return None
 
 
-def plan_descriptors(problem: ScaledProblem, call: Call) -> Plan | Rejected:
-    """One launch for a problem that is not `unfit`."""
-    product, config, device = problem.product, call.config, call.device
+def plan_descriptors(
+    product: Problem,
+    call: Call,
+    scales: tuple[Scale, ...],
+    blocked: bool = False,
+    fast: bool = False,
+) -> Plan | Rejected:
+    """One launch for a product that is not `unfit`, with the scales of a and b or none; `fast` allows sums in
+    less than float32 to their end."""
+    config, device = call.config, call.device
     M, N, K, c = product.M, product.N, product.K, product.c
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     work = ceil_div(M, block_m) * ceil_div(N, block_n)
@@ -154,32 +164,37 @@ def plan_descriptors(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     else:
         constants.append(("c", None))
         args += [("c_ptr", Pointer("c", c.alignment >= 16)), ("c_row", Scalar("i64", c.row, c.row % 16 == 0))]
-    args += scale_args(problem)
+    args += scale_args(scales)
+    if not scales:
+        constants += [(f"{name}_{part}", 0) for name in ("sa", "sb") for part in ("outer", "inner")]
+        constants += [("sa_ptr", None), ("sb_ptr", None)]
     if product.bias:
         args.append(("bias_ptr", Pointer("bias", product.bias_alignment >= 16)))
     else:
         constants.append(("bias_ptr", None))
     sizes = {"M": M, "N": N, "K": K, "work": work, "programs": programs}
     args += [(name, Scalar("i32", size, name == "N" and size % 16 == 0)) for name, size in sizes.items()]
+    integer = product.dtype == "int8"
     constants += [
-        ("BLOCKED", problem.blocked),
-        ("PROMOTE", None if problem.blocked or problem.fast else BLOCK),
-        ("SCALE_STAGES", config["num_stages"] if problem.blocked and M <= FEW_ROWS else None),
+        ("INTEGER", integer),
+        ("BLOCKED", blocked),
+        ("PROMOTE", None if blocked or fast or integer else BLOCK),
+        ("SCALE_STAGES", config["num_stages"] if blocked and M <= FEW_ROWS else None),
         ("SWAP", block_m <= SWAPPED_ROWS),
         ("EPILOGUE_SUBTILE", subtiles),
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
     ]
-    kernel = TritonKernel(
-        scaled_descriptors, tuple(constants), config["num_warps"], config["num_stages"], pdl=pdl
-    )
+    options = UNFUSED if integer else ()  # whose roundings are the reference's
+    warps, stages = config["num_warps"], config["num_stages"]
+    kernel = TritonKernel(scaled_descriptors, tuple(constants), warps, stages, options, pdl)
     return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))
 
 
-def scale_args(problem: ScaledProblem, dtype: str | None = None) -> list[tuple[str, Argument]]:
-    """Pointer and strides of both scales, whose elements the kernel takes for `dtype`."""
+def scale_args(scales: Iterable[Scale], dtype: str | None = None) -> list[tuple[str, Argument]]:
+    """Pointers and strides of the scales of a and b, whose elements the kernel takes for `dtype`."""
     args: list[tuple[str, Argument]] = []
-    for name, scale in (("sa", problem.scale_a), ("sb", problem.scale_b)):
+    for name, scale in zip(("sa", "sb"), scales, strict=False):
         args.append((f"{name}_ptr", Pointer(scale.tensor, dtype=dtype)))
         args += [(f"{name}_outer", Scalar("i64", scale.outer)), (f"{name}_inner", Scalar("i64", scale.inner))]
     return args

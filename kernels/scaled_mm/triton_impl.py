@@ -173,7 +173,10 @@ def mx(call: Call) -> Plan | Rejected:
 
 def plan(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     """One launch, with the tile and compiler options of `call.config`; by TMA where it loads the operands."""
-    return plan_descriptors(problem, call) if unfit(problem, call) is None else plan_pointers(problem, call)
+    product, blocked = problem.product, problem.blocked
+    if problem.mx or unfit(product, call, blocked) is not None:
+        return plan_pointers(problem, call)
+    return plan_descriptors(product, call, (problem.scale_a, problem.scale_b), blocked, problem.fast)
 
 
 def plan_pointers(problem: ScaledProblem, call: Call) -> Plan | Rejected:
@@ -211,7 +214,7 @@ def plan_pointers(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
         args += strided_pointer(name, x, unit > 1, None if native or name == "c" else "uint8")
-    args += scale_args(problem)
+    args += scale_args((problem.scale_a, problem.scale_b))
     if product.bias:
         args.append(("bias_ptr", Pointer("bias", unit > 1)))
     args += [(name, Scalar("i32", getattr(product, name))) for name in "MNK"]

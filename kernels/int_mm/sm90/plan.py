@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from portable.kernels.matmul.launch_args import ceil
@@ -29,7 +28,6 @@ def int8_scaled_mm(call: Call) -> Plan | Rejected:
 
 def _plan(call: Call, product: Problem) -> Plan | Rejected:
     shifted = call.has("a_zero_point")
-    a, b = (replace(each, dtype="uint8") for each in (product.a, product.b))  # a tensor map has no int8
     defines = (
         ("INTEGER", 1),
         ("BLOCK_SCALES", 0),
@@ -45,7 +43,7 @@ def _plan(call: Call, product: Problem) -> Plan | Rejected:
             ("column_sums", Pointer("column_sums", True)),
             ("zero_point_row", step),
         )
-    made = one_launch(replace(product, a=a, b=b), call, defines, more=points)
+    made = one_launch(product, call, defines, more=points)
     if isinstance(made, Rejected) or not shifted:
         return made
     space = Workspace("column_sums", (product.N + _WIDEST,), "int32")

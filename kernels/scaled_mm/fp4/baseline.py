@@ -1,5 +1,5 @@
 """What a user of torch alone would write: products in bfloat16, or in float32 for a result in it, of what the
-codes and scales stand for. torch.nn.functional.scaled_mm takes these operands on Blackwell and gfx950 alone."""
+codes and scales stand for. torch.nn.functional.scaled_mm takes these operands on Blackwell and gfx950."""
 
 from __future__ import annotations
 

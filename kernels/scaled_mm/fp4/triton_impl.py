@@ -162,7 +162,7 @@ def _plan(call: Call, size: int, scale_format: Any, whole: tuple[str, ...]) -> P
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
         args += strided_pointer(name, x, unit > 1, None)
-    args += scale_args(problem, "uint8")
+    args += scale_args((problem.scale_a, problem.scale_b), "uint8")
     args += [(f"g{name[-1]}_ptr", Pointer(name)) for name in whole]
     if product.bias:
         args.append(("bias_ptr", Pointer("bias", unit > 1)))
