@@ -20,6 +20,7 @@ from portable.kernels.matmul.triton.descriptors import uses_pdl
 from portable.kernels.matmul.triton.plan import (
     COMPILER,
     TILE,
+    arch_number,
     layout_constants,
     narrow,
     operand_args,
@@ -34,6 +35,8 @@ from portable.kernels.scaled_mm.triton_impl import fitted
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
+LONGEST = 131071
+"""Products of two int8 whose sum is below 2^31, whatever they are."""
 SCALES = {"sa": ("scale_a", 0), "sb": ("scale_b", 1), "zero": ("a_zero_point", 0)}
 """By the kernel's name of a vector, its tensor and which of that tensor's strides it has."""
 
@@ -43,12 +46,13 @@ def int_tile(
     a_ptr, a_row, a_col, b_ptr, b_row, b_col, c_ptr, c_row, c_col,
     sa_ptr, sa_step, sb_ptr, sb_step, zero_ptr, zero_step, bias_ptr, M, N, K,
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, C_UNIT: tl.constexpr,
-    UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
+    UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, LONG: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of c. A_UNIT, B_UNIT and C_UNIT name the index with unit stride ("row", "col" or None), whose
-    stride is the constant 1. Without scales (sa_ptr is None) c is the sums themselves."""
+    stride is the constant 1. Without scales (sa_ptr is None) c is the sums themselves. LONG: sums of 65536
+    products, which no instruction saturates, are added up modulo 2^32."""
     enter_pdl(PDL)
     start_m, start_n = tile_starts(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     if A_UNIT == "col":
@@ -86,6 +90,7 @@ def int_tile(
     b_ptrs = b_ptr + (offs_k[:, None] * b_row + offs_n[None, :] * b_col)
 
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
+    part = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
     of_columns = tl.zeros((BLOCK_N,), dtype=tl.int32)
     for start in range(0, K, BLOCK_K):
         if EVEN_K:
@@ -95,12 +100,17 @@ def int_tile(
             in_k = offs_k < K - start
             a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0)
             b = tl.load(b_ptrs, mask=in_n[None, :] & in_k[:, None], other=0)
-        total = tl.dot(a, b, total, out_dtype=tl.int32)
+        part = tl.dot(a, b, part, out_dtype=tl.int32)
+        if LONG:  # noqa: SIM102 (only this one is known when it is compiled)
+            if (start + BLOCK_K) % 65536 == 0:
+                total += part
+                part = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
         if zero_ptr is not None:
             of_columns += tl.sum(b.to(tl.int32), axis=0)
         a_ptrs += a_step
         b_ptrs += b_step
 
+    total += part
     rows = (start_m + offs_m).to(tl.int64)
     if zero_ptr is not None:
         total -= tl.load(zero_ptr + rows * zero_step, mask=in_m, other=0)[:, None] * of_columns[None, :]
@@ -149,6 +159,8 @@ def _plan(call: Call, product: Problem, scales: tuple[Scale, ...]) -> Plan | Rej
     args: list[tuple[str, Argument]] = []
     constants: list[tuple[str, Any]] = [
         *layout_constants(product, unit, block_k),
+        # mma.sync, with which Triton multiplies tiles of few rows and on GPUs before Hopper, saturates.
+        ("LONG", K > LONGEST and arch_number(device) > 0),
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
     ]

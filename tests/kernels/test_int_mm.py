@@ -9,7 +9,7 @@ import torch
 
 import portable
 from portable import errors, int8_scaled_mm, int_mm, quantize_int8
-from portable.kernels.int_mm import torch_impl
+from portable.kernels.int_mm import torch_impl, triton_impl
 from portable.kernels.int_mm.gfx import plan as gfx_plan
 from portable.kernels.int_mm.sm90 import plan as sm90_plan
 from portable.layout import TensorInfo
@@ -17,6 +17,7 @@ from portable.plan import Call, Device, Launch, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
 from tests.kernels._lib.test_pdl import instructions
+from tests.kernels.plan_parts import constants, launch_of
 
 OPS = ("int_mm", "int8_scaled_mm")
 
@@ -163,6 +164,25 @@ def launches_of(plan: Plan | Rejected) -> list[tuple[Launch, dict[str, int | str
         assert isinstance(launch.kernel, NativeKernel)
         found.append((launch, dict(launch.kernel.defines)))
     return found
+
+
+@pytest.mark.parametrize(
+    "arch, length, divided", [("sm_80", 131072, True), ("sm_80", 131071, False), ("gfx942", 131072, False)]
+)
+def test_triton_divides_sums_that_mma_sync_would_saturate(arch, length, divided):
+    """Its int8 mma.sync has .satfinite: on an H200 the greatest sum stayed at 2^31 - 1."""
+    vendor, lanes, shared = ("rocm", 64, 64) if arch.startswith("gfx") else ("cuda", 32, 163)
+    device = Device(vendor, arch, "GPU", multiprocessors=108, warp_size=lanes, shared_memory=shared * 1024)
+    tensors = {
+        "a": TensorInfo((2, length), (length, 1), "int8"),
+        "b": TensorInfo((length, 3), (1, length), "int8"),
+        "c": TensorInfo((2, 3), (3, 1), "int32"),
+    }
+    implementation = registry.spec("int_mm").implementation("triton")
+    assert implementation is not None
+    sizes = {"M": 2, "N": 3, "K": length}
+    launch = launch_of(triton_impl.int_mm(Call(tensors, {}, sizes, device, dict(implementation.default))))
+    assert constants(launch)["LONG"] == divided
 
 
 @pytest.mark.parametrize(("k", "aligned"), [(64, 1), (72, 0)])
