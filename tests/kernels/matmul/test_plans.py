@@ -113,7 +113,7 @@ def test_many_shapes_need_few_kernels_of_wgmma():
     sizes = range(256, 9000, 712)
     for b in (lambda N: half(1024, N), lambda N: half(N, 1024).mT):
         plans = [accepted(wgmma_plan.plan(make_call(half(M, 1024), b(N)))) for M in sizes for N in sizes]
-        assert len({plan.launches[0].kernel for plan in plans}) <= 38
+        assert len({plan.launches[0].kernel for plan in plans}) <= 42  # of 169
 
 
 def wgmma_defines(M: int, N: int, K: int, config: dict[str, int] | None = None) -> dict[str, Any]:
