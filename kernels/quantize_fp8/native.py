@@ -39,7 +39,8 @@ BLOCKS, LEAST_SLICES, SLICE_CHUNKS = 8, 2, 4
 has as many, and vectors of a slice that a lane has in flight."""
 
 
-def _defines(call: Call) -> tuple[tuple[str, int | str], ...]:
+def code_defines(call: Call) -> tuple[tuple[str, int | str], ...]:
+    """The format of q's codes, and whether scales are powers of two."""
     power = int(call.params.get("power_of_2", False))
     return ("FORMAT", format_type(call["q"].dtype)), ("POWER_OF_2", power)
 
@@ -73,7 +74,7 @@ def row(call: Call) -> Plan | Rejected:
         _eps(call),
     )
     variant = "" if kind.resident else "_stream"
-    defines = (("PASS", "WHOLE"), *_defines(call))
+    defines = (("PASS", "WHOLE"), *code_defines(call))
     kernel = kind.kernel(_FOLDER / "rows.cu", "quantize_rows", defines, variant)
     return Plan((row_launch(kernel, kind, first, args),))
 
@@ -90,7 +91,7 @@ def _vectors(call: Call, views: Mapping[str, Rows]) -> tuple[int, bool, bool]:
 
 def groups(call: Call) -> Plan | Rejected:
     """q and a scale per 128 columns: one launch."""
-    return plan_groups(call, GROUP, _defines(call), Scalar("f32", call.params["eps"]))
+    return plan_groups(call, GROUP, code_defines(call), Scalar("f32", call.params["eps"]))
 
 
 def plan_groups(
@@ -148,7 +149,7 @@ def tiles(call: Call) -> Plan | Rejected:
         ("across", Scalar("i32", across)),
         _eps(call),
     )
-    defines = (("PASS", "TILES"), *_defines(call), ("STRIDED", int(strided)))
+    defines = (("PASS", "TILES"), *code_defines(call), ("STRIDED", int(strided)))
     kernel = kind.kernel(_FOLDER / "groups.cu", "quantize_tiles", defines)
     return Plan((Launch(kernel, (grid, 1, 1), args),))
 
@@ -171,7 +172,8 @@ def static(call: Call) -> Plan | Rejected:
         *stride_arguments(views),
         ("across", Scalar("i32", across)),
     )
-    kernel = kind.kernel(_FOLDER / "tensor.cu", "quantize_elements", (("PASS", "ELEMENTS"), *_defines(call)))
+    defines = (("PASS", "ELEMENTS"), *code_defines(call))
+    kernel = kind.kernel(_FOLDER / "tensor.cu", "quantize_elements", defines)
     return Plan((Launch(kernel, (grid, 1, 1), args),))
 
 

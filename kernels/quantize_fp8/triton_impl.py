@@ -252,7 +252,8 @@ def amax_blocks(
     tl.store(scale_ptr, scale_of(most, eps, largest, POWER_OF_2))
 
 
-def _format(call: Call) -> tuple[tuple[str, Any], ...]:
+def code_constants(call: Call) -> tuple[tuple[str, Any], ...]:
+    """POWER_OF_2, and the two constants of `encode`."""
     power = ("POWER_OF_2", bool(call.params.get("power_of_2", False)))
     dtype = call["q"].dtype
     return (power, ("FORMAT", format_of(dtype)), ("CONVERT", converts(call.device, dtype)))
@@ -270,10 +271,10 @@ def _aligned(call: Call) -> tuple[int, list[tuple[str, Argument]]]:
     unit = unit_of(call, names, names, call["x"].shape[-1])
     of_scales = "uint8" if itemsize(call["scale"].dtype) == 1 else None
     scale = Pointer("scale", dtype=of_scales)
-    return unit, [*_as_bytes(row_args(call, names, unit > 1)), ("scale_ptr", scale)]
+    return unit, [*as_bytes(row_args(call, names, unit > 1)), ("scale_ptr", scale)]
 
 
-def _as_bytes(args: Iterable[tuple[str, Argument]]) -> list[tuple[str, Argument]]:
+def as_bytes(args: Iterable[tuple[str, Argument]]) -> list[tuple[str, Argument]]:
     """The same, with q as bytes."""
     return [
         (name, replace(arg, dtype="uint8") if name == "q_ptr" and isinstance(arg, Pointer) else arg)
@@ -292,12 +293,12 @@ def row(call: Call) -> Plan | Rejected:
         args.append(("count", Scalar("i64", count)))
     args += [("length", Scalar("i32", length)), *_numbers(call)]
     function = quantize_rows_stream if tile.streams else quantize_rows
-    return Plan((tile_launch(call, tile, function, args, count, *_format(call)),))
+    return Plan((tile_launch(call, tile, function, args, count, *code_constants(call)),))
 
 
 def groups(call: Call) -> Plan | Rejected:
     """q and a scale per 128 columns: one launch."""
-    return plan_groups(call, quantize_groups, GROUP, _format(call), _numbers(call))
+    return plan_groups(call, quantize_groups, GROUP, code_constants(call), _numbers(call))
 
 
 def plan_groups(
@@ -347,21 +348,21 @@ def tiles(call: Call) -> Plan | Rejected:
     ]
     if unit == 1:
         tile = RowTile(SLAB, GROUP, unit, warps(call.device, SLAB * GROUP * 2 // ELEMENTS), False)
-        kernel = tile.kernel(quantize_tiles_stream, *_format(call), ("SIDE", GROUP))
+        kernel = tile.kernel(quantize_tiles_stream, *code_constants(call), ("SIDE", GROUP))
     else:
         tile = RowTile(GROUP, GROUP, unit, warps(call.device, GROUP * GROUP // TILE_ELEMENTS), False)
-        kernel = tile.kernel(quantize_tiles, *_format(call))
+        kernel = tile.kernel(quantize_tiles, *code_constants(call))
     return Plan((Launch(kernel, (grid, 1, 1), tuple(args)),))
 
 
 def static(call: Call) -> Plan | Rejected:
     """q from x and a scale: one launch."""
-    format_ = _format(call)[1:]
+    format_ = code_constants(call)[1:]
     plan = plan_elementwise(call, ("x", "q"), quantize_elements, *format_, options=WITH_SUBNORMALS)
     if isinstance(plan, Rejected):
         return plan
     (launch,) = plan.launches
-    args = (*_as_bytes(launch.args), ("scale_ptr", Pointer("scale")))
+    args = (*as_bytes(launch.args), ("scale_ptr", Pointer("scale")))
     return Plan((replace(launch, args=args),))
 
 

@@ -12,6 +12,7 @@
 #define HAS_BIAS 0
 #include "_lib/ptx/pdl.h"
 #include "_lib/rows/norm_rows.h"
+#include "rms.h"
 
 // Parameters of the kernels that only ADD has.
 #if ADD
@@ -24,18 +25,6 @@
 #define ADDED_STRIDES
 #define ADDED_GRADIENT
 #define ADDED_GRADIENT_STRIDE
-#endif
-
-#if PASS == FORWARD || PASS == FORWARD_STREAM
-DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS]) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) sum = math_fma(held[c][i], held[c][i], sum);
-    }
-    return sum;
-}
 #endif
 
 #if PASS == FORWARD
@@ -62,7 +51,7 @@ void rms_norm_forward(const T* x, const W* weight, T* y, ADDED_ROWS int64_t rows
     sum_row(sum, partial);
     rematerialize(held, rows);
 
-    const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
+    const float r = inverse_rms(sum[0], length, eps);
     normalize(held, parameters, target, 0, count, 0.0f, r);
 }
 #endif
@@ -95,7 +84,7 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, ADDED_ROWS
     source = sums;    // every lane reads what it wrote itself
 #endif
 
-    const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
+    const float r = inverse_rms(sum[0], length, eps);
     for (int64_t base = 0; base < length; base += TILE) {
         Vector<T, VEC> held[CHUNKS];
         load_vectors<true>(held, source, base, length);

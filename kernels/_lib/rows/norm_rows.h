@@ -98,10 +98,10 @@ template <class Index> struct Parameters<Index, true> {
     DEVICE const Vector<W, VEC>& shift(int c) const { return shifts[c]; }
 };
 
-// Stores y = n * weight + bias of the vectors from column `base` on.
-template <class Index, bool PREFETCHED>
-DEVICE void normalize(const Vector<T, VEC> (&held)[CHUNKS], const Parameters<Index, PREFETCHED>& parameters, T* target,
-                      Index base, Index length, float mean, float r) {
+// Stores y = n * weight + bias of the vectors from column `base` on; without STORED it takes their place, rounded to T.
+template <bool STORED = true, class Rows, class Index, bool PREFETCHED>
+DEVICE void normalize(Rows& held, const Parameters<Index, PREFETCHED>& parameters, T* target, Index base, Index length,
+                      float mean, float r) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         const Vector<W, VEC> scale = parameters.scale(c);
@@ -113,7 +113,11 @@ DEVICE void normalize(const Vector<T, VEC> (&held)[CHUNKS], const Parameters<Ind
             if constexpr (HAS_WEIGHT) value[i] = before_weight(value[i]) * offset_weight(scale[i]);
             if constexpr (HAS_BIAS) value[i] += shift[i];
         }
-        store_vector(target + base + c * CHUNK, base + chunk_column(c), length, value);
+        if constexpr (STORED) {
+            store_vector(target + base + c * CHUNK, base + chunk_column(c), length, value);
+        } else {
+            held[c].round(value);
+        }
     }
 }
 

@@ -47,8 +47,8 @@ source(
 )
 source(
     *("rms_norm", "cpp", "gfx942", "eps outside the root"),
-    Edit("rms_norm/rms_norm.cu", "math_rsqrt(div_rn($sum[0], static_cast<float>($length)) + eps)",
-         "1.0f / (1.0f / math_rsqrt(div_rn($sum[0], static_cast<float>($length))) + eps)", 2),
+    Edit("rms_norm/rms.h", "math_rsqrt(div_rn($sum, static_cast<float>($length)) + eps)",
+         "1.0f / (1.0f / math_rsqrt(div_rn($sum, static_cast<float>($length))) + eps)"),
 )  # fmt: skip
 source(
     *("swiglu", "cpp", "gfx942", "gate and up swapped"),

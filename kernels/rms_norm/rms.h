@@ -1,0 +1,16 @@
+// The root mean square of a row: a lane's part of the sum, and the reciprocal of the root. Behind norm_rows.h.
+#pragma once
+
+DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum = math_fma(held[c][i], held[c][i], sum);
+    }
+    return sum;
+}
+
+template <class Index> DEVICE float inverse_rms(float sum, Index length, float eps) {
+    return math_rsqrt(div_rn(sum, static_cast<float>(length)) + eps);
+}

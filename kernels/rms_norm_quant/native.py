@@ -1,0 +1,47 @@
+"""The plan of rms_norm_quant's C++ kernel: rms_norm's rows, and quantize_fp8's codes and scales."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from portable.kernels._lib.plans.row_class import (
+    MAX_GRID,
+    held_chunks,
+    length_argument,
+    parameter_defines,
+    pointer,
+    row_class,
+    row_count_argument,
+    row_launch,
+    scalar_arguments,
+    stride_arguments,
+)
+from portable.kernels.quantize_fp8.native import code_defines
+from portable.layout import rows
+from portable.plan import Call, Plan, Rejected
+
+_SOURCE = Path(__file__).with_name("rows.cu")
+
+
+def row(call: Call) -> Plan | Rejected:
+    """q and scale from x and weight: one launch."""
+    views, dtype = {name: rows(call[name]) for name in ("x", "q")}, call["x"].dtype
+    first = views["x"]
+    aligned = [(call[name], view.stride) for name, view in views.items()]
+    if call.has("weight"):
+        aligned.append((call["weight"], 0))
+    most = held_chunks(call.device, dtype, 1, otherwise=4)
+    kind = row_class(call.device, dtype, first.length, aligned, most_chunks=most)
+    if first.count > MAX_GRID * kind.rows_per_block:
+        return Rejected(f"{first.count} rows exceed the grid")
+    args = (
+        *(pointer(call, name) for name in ("x", "weight", "q", "scale")),
+        *row_count_argument(kind, first.count),
+        length_argument(kind, first.length),
+        *stride_arguments(views),
+        *scalar_arguments(call, ("eps", "scale_eps")),
+    )
+    defines = (("PASS", "FORWARD"), *parameter_defines(call, dtype, ("weight",)), *code_defines(call))
+    variant = "" if kind.resident else "_stream"
+    kernel = kind.kernel(_SOURCE, "rms_norm_quant", defines, variant)
+    return Plan((row_launch(kernel, kind, first, args),))
