@@ -185,7 +185,7 @@ IN_FP8 = ("quantize_fp8", "scaled_mm")
 # Judged on emulated GPUs (docs/notes/quantize_mx.md, quantize_int8.md, rms_norm_quant.md), in no record yet.
 NOT_RECORDED = (
     *("quantize_mx", "quantize_int8", "quantize_int8_asymmetric", "quantize_int8_static"),
-    "rms_norm_quant",
+    *("rms_norm_quant", "fused_add_rms_norm_quant"),
 )
 
 
