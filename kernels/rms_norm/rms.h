@@ -1,5 +1,14 @@
-// The root mean square of a row: a lane's part of the sum, and the reciprocal of the root. Behind norm_rows.h.
+// The root mean square of a row: a lane's part of the sum, and the reciprocal of the root; and the parameters that
+// kernels of sums have besides, with ADD. Behind norm_rows.h.
 #pragma once
+
+#if ADD
+#define ADDED_ROWS const T *residual, T *new_residual,
+#define ADDED_STRIDES int64_t residual_stride, int64_t new_residual_stride,
+#else
+#define ADDED_ROWS
+#define ADDED_STRIDES
+#endif
 
 DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS]) {
     float sum = 0.0f;

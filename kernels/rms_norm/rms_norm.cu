@@ -14,15 +14,11 @@
 #include "_lib/rows/norm_rows.h"
 #include "rms.h"
 
-// Parameters of the kernels that only ADD has.
+// Parameters of the gradients that only ADD has.
 #if ADD
-#define ADDED_ROWS const T *residual, T *new_residual,
-#define ADDED_STRIDES int64_t residual_stride, int64_t new_residual_stride,
 #define ADDED_GRADIENT const T *dnew_residual,
 #define ADDED_GRADIENT_STRIDE int64_t dnew_residual_stride,
 #else
-#define ADDED_ROWS
-#define ADDED_STRIDES
 #define ADDED_GRADIENT
 #define ADDED_GRADIENT_STRIDE
 #endif

@@ -1,4 +1,4 @@
-"""The public function over this folder's op, which has a default dtype."""
+"""The public functions over this folder's ops, which have a default dtype."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from portable.dispatch.arguments import check_flag, documented
 from portable.errors import ParameterError
 
 _OPS: dict[str, Any] = {"row": dispatcher.op("rms_norm_quant")}
+_ADDED: dict[str, Any] = {"row": dispatcher.op("fused_add_rms_norm_quant")}
 _HINTS = {
     "epsilon": " Here it is eps.",
     "scale": " Here the scale follows from the row: quantize_fp8 takes one that is given.",
-    "residual": " Here x is normalized alone.",
+    "residual": " Of a sum it is fused_add_rms_norm_quant.",
     "use_ue8m0": " Here it is power_of_2.",
 }
 
@@ -52,11 +53,7 @@ def rms_norm_quant(
 
     Raises ParameterError, DtypeError, RankError, ShapeError or NotATensorError that name the argument.
     """
-    name = "rms_norm_quant"
-    check_flag(name, "power_of_2", power_of_2)
-    if not isinstance(scaling, str) or scaling not in _OPS:
-        expected = f"{' or '.join(map(repr, _OPS))}; for others call rms_norm, then quantize_fp8"
-        raise ParameterError(name, "scaling", scaling, expected)
+    _check("rms_norm_quant", scaling, power_of_2)
     return _OPS[scaling](
         x,
         weight,
@@ -66,3 +63,42 @@ def rms_norm_quant(
         scale_eps=scale_eps,
         power_of_2=power_of_2,
     )
+
+
+@partial(documented, hints=_HINTS)
+def fused_add_rms_norm_quant(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    scaling: str = "row",
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    scale_eps: float = 1e-10,
+    power_of_2: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(q, scale, new_residual): new_residual = x + residual, rounded once, and rms_norm_quant of that, in one
+    launch.
+
+    x, residual: bfloat16, float16 or float32, both (..., N) and of one dtype. new_residual has that shape and
+    dtype, and is a new tensor: neither input is written. All else is rms_norm_quant's, errors too.
+    """
+    _check("fused_add_rms_norm_quant", scaling, power_of_2)
+    return _ADDED[scaling](
+        x,
+        residual,
+        weight,
+        dtype=dtype,
+        eps=eps,
+        weight_offset=weight_offset,
+        scale_eps=scale_eps,
+        power_of_2=power_of_2,
+    )
+
+
+def _check(op: str, scaling: Any, power_of_2: Any) -> None:
+    check_flag(op, "power_of_2", power_of_2)
+    if not isinstance(scaling, str) or scaling not in _OPS:
+        expected = f"{' or '.join(map(repr, _OPS))}; for others call the norm, then quantize_fp8"
+        raise ParameterError(op, "scaling", scaling, expected)

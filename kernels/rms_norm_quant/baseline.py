@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,3 +23,10 @@ def row(
 ) -> tuple[Tensor, Tensor]:
     y = norm.rms_norm(x, weight, eps=eps, weight_offset=weight_offset)
     return quantiser.row(y, dtype, power_of_2, scale_eps)
+
+
+def added(
+    x: Tensor, residual: Tensor, weight: Tensor | None = None, **settings: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    total = x + residual
+    return (*row(total, weight, **settings), total)

@@ -1,4 +1,4 @@
-"""The plan of rms_norm_quant's C++ kernel: rms_norm's rows, and quantize_fp8's codes and scales."""
+"""The plan of the C++ kernel of both ops: rms_norm's rows, and quantize_fp8's codes and scales."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ _SOURCE = Path(__file__).with_name("rows.cu")
 
 
 def row(call: Call) -> Plan | Rejected:
-    """q and scale from x and weight: one launch."""
-    views, dtype = {name: rows(call[name]) for name in ("x", "q")}, call["x"].dtype
+    """q and scale from x and weight, or from x + residual, which is new_residual: one launch."""
+    added = ("residual", "new_residual") if call.has("residual") else ()
+    views, dtype = {name: rows(call[name]) for name in ("x", "q", *added)}, call["x"].dtype
     first = views["x"]
     aligned = [(call[name], view.stride) for name, view in views.items()]
     if call.has("weight"):
         aligned.append((call["weight"], 0))
-    most = held_chunks(call.device, dtype, 1, otherwise=4)
+    most = held_chunks(call.device, dtype, 2 if added else 1, otherwise=4)
     kind = row_class(call.device, dtype, first.length, aligned, most_chunks=most)
     if first.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{first.count} rows exceed the grid")
     args = (
-        *(pointer(call, name) for name in ("x", "weight", "q", "scale")),
+        *(pointer(call, name) for name in ("x", "weight", "q", "scale", *added)),
         *row_count_argument(kind, first.count),
         length_argument(kind, first.length),
         *stride_arguments(views),
         *scalar_arguments(call, ("eps", "scale_eps")),
     )
     defines = (("PASS", "FORWARD"), *parameter_defines(call, dtype, ("weight",)), *code_defines(call))
+    defines += (("ADD", 1),) if added else ()
     variant = "" if kind.resident else "_stream"
     kernel = kind.kernel(_SOURCE, "rms_norm_quant", defines, variant)
     return Plan((row_launch(kernel, kind, first, args),))

@@ -73,3 +73,51 @@ def _tolerance(size: Tensor, terms: Tensor, types: Mapping[str, str]) -> Tensor:
     rounding = 0.51 if types["T"] == types["acc"] else 0.0  # its result_ulp
     underflow = UNDERFLOW * steps**2 * acc.smallest_normal * acc.eps
     return acc.eps * (steps * (size + terms) + rounding * size) + underflow
+
+
+def added(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    scale_eps: float = 1e-10,
+    power_of_2: bool = False,
+    types: Mapping[str, str],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q and a scale per row of the rounded sum, and that sum."""
+    total = norm.rounded(x + residual, types)
+    q, scale = row(
+        *(total, weight),
+        eps=eps,
+        weight_offset=weight_offset,
+        scale_eps=scale_eps,
+        power_of_2=power_of_2,
+        types=types,
+    )
+    return q, scale, total
+
+
+def error_scale_added(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    scale_eps: float = 1e-10,
+    power_of_2: bool = False,
+    types: Mapping[str, str],
+) -> dict[str, Tensor]:
+    """Those of the rounded sum, which has every bit of the reference."""
+    total = norm.rounded(x + residual, types)
+    found = error_scale(
+        *(total, weight),
+        eps=eps,
+        weight_offset=weight_offset,
+        scale_eps=scale_eps,
+        power_of_2=power_of_2,
+        types=types,
+    )
+    return {**found, "new_residual": torch.zeros_like(total)}

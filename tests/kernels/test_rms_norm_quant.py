@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import portable
-from portable import errors, rms_norm_quant
+from portable import errors, fused_add_rms_norm_quant, rms_norm_quant
 from portable.conformance.cases import generate
 from portable.conformance.cases.case import make_shape, params_of
 from portable.conformance.execute import runner
@@ -50,6 +50,17 @@ def test_it_is_the_two_ops_in_turn(dtype):
     for settings in SETTINGS:
         for each in (weight, None, weight.float()):
             assert same(rms_norm_quant(x, each, **settings), in_turn(x, each, **settings))
+
+
+@pytest.mark.parametrize("dtype", [*NARROW, torch.float32])
+def test_of_a_sum_it_is_the_rounded_sum_s(dtype):
+    x, residual, weight = (drawn(*shape, seed=4, dtype=dtype) for shape in ((3, 5, 257), (3, 5, 257), (257,)))
+    before = x.clone(), residual.clone()
+    for settings in SETTINGS:
+        q, scale, total = fused_add_rms_norm_quant(x, residual, weight, **settings)
+        assert torch.equal(total, x + residual)
+        assert same((q, scale), rms_norm_quant(total, weight, **settings))
+    assert torch.equal(x, before[0]) and torch.equal(residual, before[1])
 
 
 @pytest.mark.parametrize("shape", [(300, 20), (2, 3, 130), (1, 1), (4, 0), (0, 7), (2, 0, 5), (9,)])
@@ -124,12 +135,16 @@ def test_kernels_give_the_bits_of_their_two_ops(emulate, arch, implementation):
         length: (drawn(5, length, seed=length), drawn(length, seed=1)) for length in (72, 1000, 2112, 4096)
     }
     emulate(arch)
-    pins: dict[str, str] = dict.fromkeys(("rms_norm", "quantize_fp8", "rms_norm_quant"), implementation)
+    ops = ("rms_norm", "quantize_fp8", "rms_norm_quant", "fused_add_rms_norm", "fused_add_rms_norm_quant")
+    pins: dict[str, str] = dict.fromkeys(ops, implementation)
     with portable.using(**pins):
         for x, weight in made.values():
             for settings in ({}, {"weight_offset": 1.0, "power_of_2": True}):
                 together = rms_norm_quant(x, weight, **settings)
                 assert same(together, in_turn(x, weight, **settings))
+                q, scale, total = fused_add_rms_norm_quant(x, x.flip(-1), weight, **settings)
+                assert torch.equal(total, x + x.flip(-1))
+                assert same((q, scale), rms_norm_quant(total, weight, **settings))
         q, scale = rms_norm_quant(x[3:4], weight, **settings)
     assert same((q[0], scale[0]), (together[0][3], together[1][3]))
 
@@ -152,6 +167,11 @@ X, W = torch.ones(2, 130), torch.ones(130)
         (lambda: rms_norm_quant(X[0, 0]), errors.RankError, "at least 1"),
         (lambda: rms_norm_quant([1.0]), errors.NotATensorError, "x"),
         (lambda: rms_norm_quant(X, W, torch.float8_e5m2), errors.SignatureError, "positional"),
+        (lambda: fused_add_rms_norm_quant(X, X[:1], W), errors.ShapeError, "residual"),
+        (lambda: fused_add_rms_norm_quant(X, X.bfloat16(), W), errors.DtypeError, "residual"),
+        (lambda: fused_add_rms_norm_quant(X, X, scaling="tensor"), errors.ParameterError, "'row'"),
+        (lambda: fused_add_rms_norm_quant(X, None), errors.NotATensorError, "residual"),
+        (lambda: rms_norm_quant(X, residual=X), errors.SignatureError, "fused_add_rms_norm_quant"),
         (lambda: rms_norm_quant(X, scale=W), errors.SignatureError, "quantize_fp8 takes"),
     ],
 )
@@ -167,6 +187,15 @@ def test_a_gradient_is_refused():
             scale.sum().backward()
 
 
+def test_a_gradient_of_the_sum_is_refused_too():
+    for at in range(3):
+        tensors = [X.clone(), X.clone(), W.clone()]
+        tensors[at].requires_grad_()
+        *_, total = fused_add_rms_norm_quant(*tensors)
+        with pytest.raises(errors.UnsupportedGradientError):
+            total.sum().backward()
+
+
 def test_fake_tensors_other_strides_and_vmap():
     x, weight = drawn(3, 26, 140), drawn(140, seed=1)
     real = rms_norm_quant(x, weight)
@@ -180,15 +209,19 @@ def test_fake_tensors_other_strides_and_vmap():
 @pytest.mark.slow
 def test_torch_compile_takes_it_whole():
     x, weight = drawn(20, 30), drawn(30, seed=1)
+    compiled = torch.compile(fused_add_rms_norm_quant, backend="eager", fullgraph=True)
+    assert same(compiled(x, x, weight), fused_add_rms_norm_quant(x, x, weight))
     compiled = torch.compile(rms_norm_quant, backend="eager", fullgraph=True)
     assert same(compiled(x, weight, power_of_2=True), rms_norm_quant(x, weight, power_of_2=True))
 
 
-def test_torch_s_way_is_near_enough_to_be_timed_beside_it():
-    spec = registry.spec("rms_norm_quant")
+@pytest.mark.parametrize("op", ["rms_norm_quant", "fused_add_rms_norm_quant"])
+def test_torch_s_way_is_near_enough_to_be_timed_beside_it(op):
+    spec = registry.spec(op)
     case = bench.bench_cases(spec)[0]
-    case = replace(case, shape=make_shape(spec, {"N": 200}, {"x": (3,)}, dict(case.shape.params)))
+    leading = {name: (3,) for name, field in spec.inputs.items() if field.leading}
+    case = replace(case, shape=make_shape(spec, {"N": 200}, leading, dict(case.shape.params)))
     tensors, params = bench.made(case, spec, torch.device("cpu"), 0), params_of(spec, case)
-    outputs = list(runner.function("rms_norm_quant")(**tensors, **params))
+    outputs = list(runner.function(op)(**tensors, **params))
     found, reasons = baselines.ready(spec, [tensors], params, outputs, ["torch"])
     assert list(found) == ["torch"] and not reasons

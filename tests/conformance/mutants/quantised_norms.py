@@ -351,6 +351,90 @@ class _(Norm):
         return torch.where(value.signbit(), code | 0x80, code) if dtype.endswith("fnuz") else code
 
 
+class Added(Norm):
+    """The right one of a sum."""
+
+    def total(self, x, residual):
+        return (x.double() + residual.double()).to(x.dtype)
+
+    def normed(self, total, whole):
+        return total
+
+    def stored(self, total, x, residual):
+        return total
+
+    def __call__(self, x, residual, weight, **settings):
+        total = self.total(x, residual)
+        whole = x.float() + residual.float()
+        q, scale = super().__call__(self.normed(total, whole), weight, **settings)
+        return q, scale, self.stored(total, x, residual)
+
+
+added = adder("fused_add_rms_norm_quant")
+
+
+@added("residual forgotten")
+class _(Added):
+    def total(self, x, residual):
+        return x.clone()
+
+
+@added("residual subtracted")
+class _(Added):
+    def total(self, x, residual):
+        return super().total(x, -residual)
+
+
+@added("the norm of x alone")
+class _(Added):
+    def __call__(self, x, residual, weight, **settings):
+        q, scale = Norm.__call__(self, x, weight, **settings)
+        return q, scale, self.total(x, residual)
+
+
+@added("the sum truncated, not rounded")
+class _(Added):
+    def total(self, x, residual):
+        return truncated(x.double() + residual.double(), x.dtype)
+
+
+@added("the norm of the sum before its rounding")
+class _(Added):
+    def __call__(self, x, residual, weight, **settings):
+        self.narrow = x.dtype
+        return super().__call__(x, residual, weight, **settings)
+
+    def normed(self, total, whole):
+        return whole
+
+    def rounded(self, y, dtype):
+        return super().rounded(y, self.narrow)
+
+
+@added("the residual given back")
+class _(Added):
+    def stored(self, total, x, residual):
+        return residual.clone()
+
+
+@added("weight forgotten")
+class _(Added):
+    def norm(self, x, weight, eps, offset):
+        return super().norm(x, None, eps, offset)
+
+
+source(
+    *("fused_add_rms_norm_quant", "cpp", "gfx942", "a long row's norm of x alone"),
+    Edit(SOURCE, "source = sums;", ""),
+)
+source(
+    *("fused_add_rms_norm_quant", "triton", "gfx942", "a long row without its residual"),
+    Edit(TRITON, "x = add_rounded(x, tl.load(r_row + col, mask=inside, other=0.0))\n", "x = x\n"),
+)
+source(
+    *("fused_add_rms_norm_quant", "triton", "gfx942", "the sum not stored"),
+    Edit(TRITON, "tl.store(row_starts(h_ptr, row, h_stride, UNIT) + col, x, mask=mask)", "pass"),
+)
 ROUNDED = "normalize<false>(held, parameters, nullptr, 0, count, 0.0f, r);"
 OWN = "const float own = scale_of(amax_of<T>(greatest_of_row(greatest(held), most)), scale_eps);"
 source(
