@@ -147,7 +147,7 @@ def _products(spec: Spec, params: dict[str, Any]) -> list[Way]:
         Way(
             make_shape(
                 spec,
-                {"M": rows, "N": _whole(spec, "N", columns), "K": depth},
+                {**dict.fromkeys(spec.axes, depth), "M": rows, "N": _whole(spec, "N", columns)},
                 () if broadcast else (rows,),
                 {**params, **given},
             ),
@@ -156,7 +156,8 @@ def _products(spec: Spec, params: dict[str, Any]) -> list[Way]:
         for rows, columns, depth, given, along in sizes
     ]
     if broadcast:
-        ways.append(Way(make_shape(spec, {"M": 250, "N": 256, "K": 16}, (3,), params)))
+        axes = {**dict.fromkeys(spec.axes, 16), "M": 250, "N": 256}
+        ways.append(Way(make_shape(spec, axes, (3,), params)))
     return ways
 
 
