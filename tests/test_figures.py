@@ -77,6 +77,25 @@ def test_the_h100_s_row_is_the_record_s():
     assert f"{record.tally(found)}: " in row
 
 
+LOW_PRECISION = {
+    "scaled_mm": "`scaled_mm` in fp8, a scale per row",
+    "scaled_mm_block": "`scaled_mm` in fp8, scales of blocks",
+    "int8_scaled_mm": "`int8_scaled_mm`",
+}
+
+
+@pytest.mark.parametrize("op", LOW_PRECISION)
+def test_the_readme_s_products_of_8_bits_are_those_of_the_record(op):
+    found = record.read(ROOT / "conformance/results/h200/sweep-7.json.gz")
+    lines = (ROOT / "README.md").read_text().splitlines()
+    (row,) = (line for line in lines if line.startswith(f"| {LOW_PRECISION[op]}"))
+    means = []
+    for impl in ("triton", "wgmma"):
+        timed = [one for one in found["timings"] if one["op"] == op and one["impl"] == impl]
+        means.append(statistics.geometric_mean(one["vs"]["torch"]["median"] for one in timed))
+    assert row.split("|")[2:4] == [f" {mean:.2f} " for mean in means]
+
+
 MODEL_STEPS = {
     "train": "training step, 2 x 4096", "decode-1": "decode step in a graph, 1 sequence",
     "decode-16": "decode step in a graph, 16 sequences", "decode-64": "decode step in a graph, 64 sequences",
