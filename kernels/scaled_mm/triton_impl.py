@@ -59,21 +59,13 @@ def power(code):
 
 
 @triton.jit
-def scaled_tile(
-    a_ptr, a_row, a_col, b_ptr, b_row, b_col, c_ptr, c_row, c_col,
-    sa_ptr, sa_outer, sa_inner, sb_ptr, sb_outer, sb_inner, bias_ptr, M, N, K,
-    A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, C_UNIT: tl.constexpr,
-    UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, BLOCKED: tl.constexpr, MX: tl.constexpr,
-    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PDL: tl.constexpr,
+def at_tile(
+    a_ptr, a_row, a_col, b_ptr, b_row, b_col, c_ptr, c_row, c_col, start_m, start_n, M, N, K,
+    A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, C_UNIT: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One tile of c. A_UNIT, B_UNIT and C_UNIT name the index with unit stride ("row", "col" or None), whose
-    stride is the constant 1. BLOCKED: the scales are those of 128 elements along k, of which BLOCK_K is a
-    part, and of 128 columns of b; each part's products are added up and scaled. MX: the scales are e8m0 codes
-    of BLOCK_K along k of a row of a, and of a column of b, which is their first index."""
-    enter_pdl(PDL)
-    start_m, start_n = tile_starts(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    """The bases and strides of a tile of c and of the rows of a and columns of b that make it; the steps
+    of a and b along k; M, N and K. What is a multiple of UNIT is so in a form that the compiler sees."""
     if A_UNIT == "col":
         a_row = divisible(a_row, UNIT)
         K = divisible(K, UNIT)
@@ -100,6 +92,29 @@ def scaled_tile(
         a_row, a_col = narrow(a_row), narrow(a_col)
         b_row, b_col = narrow(b_row), narrow(b_col)
         c_row, c_col = narrow(c_row), narrow(c_col)
+    return a_ptr, a_row, a_col, a_step, b_ptr, b_row, b_col, b_step, c_ptr, c_row, c_col, M, N, K
+
+
+@triton.jit
+def scaled_tile(
+    a_ptr, a_row, a_col, b_ptr, b_row, b_col, c_ptr, c_row, c_col,
+    sa_ptr, sa_outer, sa_inner, sb_ptr, sb_outer, sb_inner, bias_ptr, M, N, K,
+    A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, C_UNIT: tl.constexpr,
+    UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, BLOCKED: tl.constexpr, MX: tl.constexpr,
+    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, PROMOTE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """One tile of c. A_UNIT, B_UNIT and C_UNIT name the index with unit stride ("row", "col" or None), whose
+    stride is the constant 1. BLOCKED: the scales are those of 128 elements along k, of which BLOCK_K is a
+    part, and of 128 columns of b; each part's products are added up and scaled. MX: the scales are e8m0 codes
+    of BLOCK_K along k of a row of a, and of a column of b, which is their first index."""
+    enter_pdl(PDL)
+    start_m, start_n = tile_starts(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    a_ptr, a_row, a_col, a_step, b_ptr, b_row, b_col, b_step, c_ptr, c_row, c_col, M, N, K = at_tile(
+        a_ptr, a_row, a_col, b_ptr, b_row, b_col, c_ptr, c_row, c_col, start_m, start_n, M, N, K,
+        A_UNIT, B_UNIT, C_UNIT, UNIT, WIDE, BLOCK_K,
+    )  # fmt: skip
     offs_m = tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K)

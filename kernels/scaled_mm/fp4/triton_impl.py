@@ -14,13 +14,11 @@ import triton.language as tl
 
 from portable.kernels._lib.triton.minifloat import decode, format_of
 from portable.kernels._lib.triton.pdl import enter_pdl
-from portable.kernels._lib.triton.rows import divisible
 from portable.kernels.matmul.triton.descriptors import uses_pdl
 from portable.kernels.matmul.triton.plan import (
     COMPILER,
     TILE,
     layout_constants,
-    narrow,
     shared_bytes,
     too_large,
     unit_of,
@@ -29,7 +27,7 @@ from portable.kernels.matmul.triton.tile import bias_of, tile_starts
 from portable.kernels.scaled_mm.fp4.reference import FP4, MX_BYTES, NV_BYTES
 from portable.kernels.scaled_mm.problem import from_call
 from portable.kernels.scaled_mm.triton_descriptors import scale_args
-from portable.kernels.scaled_mm.triton_impl import fitted, power, strided_pointer
+from portable.kernels.scaled_mm.triton_impl import at_tile, fitted, power, strided_pointer
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
@@ -60,32 +58,10 @@ def fp4_tile(
     whole, are both None or neither. A_UNIT, B_UNIT and C_UNIT as scaled_tile's."""
     enter_pdl(PDL)
     start_m, start_n = tile_starts(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    if A_UNIT == "col":
-        a_row = divisible(a_row, UNIT)
-        K = divisible(K, UNIT)
-    else:
-        a_col = divisible(a_col, UNIT)
-        M = divisible(M, UNIT)
-    if B_UNIT == "col":
-        b_row = divisible(b_row, UNIT)
-        N = divisible(N, UNIT)
-    else:
-        b_col = divisible(b_col, UNIT)
-        K = divisible(K, UNIT)
-    if C_UNIT == "col":
-        c_row = divisible(c_row, UNIT)
-        N = divisible(N, UNIT)
-
-    # Tile bases are 64-bit; offsets within a tile only where a stride is too large for 32 bits.
-    a_ptr += start_m.to(tl.int64) * a_row
-    b_ptr += start_n.to(tl.int64) * b_col
-    c_ptr += start_m.to(tl.int64) * c_row + start_n.to(tl.int64) * c_col
-    a_step = BLOCK_K * a_col
-    b_step = BLOCK_K * b_row
-    if not WIDE:
-        a_row, a_col = narrow(a_row), narrow(a_col)
-        b_row, b_col = narrow(b_row), narrow(b_col)
-        c_row, c_col = narrow(c_row), narrow(c_col)
+    a_ptr, a_row, a_col, a_step, b_ptr, b_row, b_col, b_step, c_ptr, c_row, c_col, M, N, K = at_tile(
+        a_ptr, a_row, a_col, b_ptr, b_row, b_col, c_ptr, c_row, c_col, start_m, start_n, M, N, K,
+        A_UNIT, B_UNIT, C_UNIT, UNIT, WIDE, BLOCK_K,
+    )  # fmt: skip
     offs_m = tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
     offs_k = tl.arange(0, BLOCK_K)
