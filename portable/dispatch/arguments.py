@@ -155,6 +155,9 @@ def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
             continue
         expected = "a torch.Tensor" + (" or None" if field.optional else "") + ", or an array with __dlpack__"
         tensor = check_tensor(spec.op, field.name, tensor, expected)
+        if tensor.is_neg() and (field.name in spec.mutated or not can_negate(tensor)):
+            kind = f"{tensor.dtype}, a view that torch negates when it is read"
+            raise errors.LayoutError(spec.op, field.name, kind, "memory that holds the numbers")
         if first is None:
             first = (field.name, tensor)
         elif tensor.device != first[1].device:
@@ -165,6 +168,12 @@ def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
                 f"{first[1].device}, where argument {first[0]!r} is",
                 f"Move it with {field.name}.to({str(first[1].device)!r})",
             )
+
+
+def can_negate(tensor: torch.Tensor) -> bool:
+    """Whether torch can negate the tensor: not bools, unsigned ints but of 8 bits, and floats of 8 bits."""
+    dtype = tensor.dtype
+    return dtype is torch.uint8 or (dtype.is_signed and not (dtype.is_floating_point and dtype.itemsize == 1))
 
 
 def check_fakes(spec: Spec, tensors: Sequence[torch.Tensor | None]) -> None:

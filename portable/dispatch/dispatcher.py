@@ -330,7 +330,7 @@ class Op:
 
     def explain(self, /, *args: Any, **kwargs: Any) -> select.Explanation:
         inputs, params, out = self._signature.split(self.bound(args, kwargs))
-        inputs, _ = dlpack.convert(self.spec.op, list(self.spec.inputs), inputs)
+        inputs, _ = dlpack.convert(self.spec.op, list(self.spec.inputs), inputs, self.spec.mutated)
         inputs, lacking = compiled_call.unsqueezed(self.spec, inputs)
         out = compiled_call.out_unsqueezed(self.spec, out, lacking)
         params, backend, device = self._resolve(inputs, params)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from portable.dispatch import arguments
 from portable.errors import NotATensorError, PortableError
 
 
@@ -90,7 +91,8 @@ def convert(
     op: str, names: Sequence[str], values: Sequence[Any], mutated: Sequence[str] = ()
 ) -> tuple[Sequence[Any], Any]:
     """Foreign arrays in `values` as tensors, and the first of them (None where there is none). Beside one a
-    tensor that torch would negate late is negated. Those of the names `mutated` are to be written."""
+    tensor that torch would negate late is negated, where that can be. Those of the names `mutated` are to be
+    written."""
     like = next((value for value in values if is_foreign(value)), None)
     if like is None:
         return values, None
@@ -98,4 +100,8 @@ def convert(
         to_torch(op, name, value, written=name in mutated) if is_foreign(value) else value
         for name, value in zip(names, values, strict=True)
     ]
-    return [t.resolve_neg() if isinstance(t, torch.Tensor) else t for t in tensors], like
+    late = [
+        isinstance(t, torch.Tensor) and t.is_neg() and name not in mutated and arguments.can_negate(t)
+        for name, t in zip(names, tensors, strict=True)
+    ]
+    return [t.resolve_neg() if is_late else t for t, is_late in zip(tensors, late, strict=True)], like
