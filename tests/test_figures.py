@@ -203,7 +203,7 @@ def test_the_other_ops_conform_on_emulated_gpus(arch):
 IN_FP8 = ("quantize_fp8", "scaled_mm")
 # Judged on them, in no record yet: docs/notes.
 NOT_RECORDED = (
-    *("quantize_mx", "quantize_mxfp4", "quantize_nvfp4"),
+    *("quantize_fp8_columns", "quantize_mx", "quantize_mxfp4", "quantize_nvfp4"),
     *("quantize_int8", "quantize_int8_asymmetric", "quantize_int8_static"),
     *("int_mm", "int8_scaled_mm", "rms_norm_quant", "fused_add_rms_norm_quant"),
 )

@@ -1,7 +1,8 @@
 """The public function over this folder's ops: `quantize_fp8` by the shape of its groups.
 
 The op itself, with a scale per row, is `torch.ops.portable.quantize_fp8`; the others are
-`quantize_fp8_1x128`, `quantize_fp8_128x128`, and of a whole tensor `amax_scale` and `quantize_fp8_static`.
+`quantize_fp8_columns`, which reads rows as columns, `quantize_fp8_1x128`, `quantize_fp8_128x128`, and of a
+whole tensor `amax_scale` and `quantize_fp8_static`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,26 @@ from portable.dispatch.arguments import check_flag, check_tensor, documented
 from portable.errors import DtypeError, ParameterError, RankError, ShapeError
 from portable.kernels._lib import minifloat
 
+_rows: Any = dispatcher.op("quantize_fp8")
+_columns: Any = dispatcher.op("quantize_fp8_columns")
+_static: Any = dispatcher.op("quantize_fp8_static")
+_amax_scale: Any = dispatcher.op("amax_scale")
+
+
+def by_rows(x: Tensor, **params: Any) -> tuple[Tensor, Tensor]:
+    """The op with a scale per row; of a transpose, whose columns lie as rows do, the one that reads those."""
+    if x.dim() >= 2 and x.stride(-2) == 1 != x.stride(-1) and min(x.shape[-2:]) > 1:
+        return _columns(x.mT, **params)
+    return _rows(x, **params)
+
+
 SCALINGS = {"tensor": 0, "row": 1, "1x128": 1, "128x128": 2}
 """Each scaling, and how many dimensions x has at least."""
 _OPS: dict[str, Any] = {
-    "row": dispatcher.op("quantize_fp8"),
+    "row": by_rows,
     "1x128": dispatcher.op("quantize_fp8_1x128"),
     "128x128": dispatcher.op("quantize_fp8_128x128"),
 }
-_static: Any = dispatcher.op("quantize_fp8_static")
-_amax_scale: Any = dispatcher.op("amax_scale")
 _HINTS = {
     "group_size": ' Here it is scaling="1x128".',
     "use_ue8m0": " Here it is power_of_2.",
@@ -45,12 +57,12 @@ def quantize_fp8(
 ) -> tuple[Tensor, Tensor]:
     """(q, scale): x in a type of 8 bits and float32 dequantisation scales, x about q * scale.
 
-    x: bfloat16, float16 or float32, (..., K); other strides than of rows cost a copy. dtype: float8_e4m3fn,
-    float8_e5m2, float8_e4m3fnuz or float8_e5m2fnuz. q has x's shape and is contiguous. scaling says what has
-    a scale of its own, and so the shape of `scale`:
-    "tensor": all of x, (); "row": each row, (..., 1); "1x128": each 128 neighbours of a row, the last ones
-    fewer, (..., ceil(K / 128)); "128x128": each such tile of x, (..., M, K), smaller at the edges,
-    (..., ceil(M / 128), ceil(K / 128)).
+    x: bfloat16, float16 or float32, (..., K); other strides than of rows cost a copy, but for the transpose
+    of such a tensor with a scale per row, which is read as it lies. dtype: float8_e4m3fn, float8_e5m2,
+    float8_e4m3fnuz or float8_e5m2fnuz. q has x's shape and is contiguous. scaling says what has a scale of
+    its own, and so the shape of `scale`: "tensor": all of x, (); "row": each row, (..., 1); "1x128": each 128
+    neighbours of a row, the last ones fewer, (..., ceil(K / 128)); "128x128": each such tile of x, (..., M,
+    K), smaller at the edges, (..., ceil(M / 128), ceil(K / 128)).
 
     With amax the greatest |x| of a group, scale = float32(max(amax, eps) / largest(dtype)); with `power_of_2`
     it is rounded up to a power of two. q = float32(x * float32(1 / scale)) to the nearest, the even one of

@@ -28,6 +28,10 @@ def row(x: Tensor, dtype: torch.dtype, power_of_2: bool, eps: float) -> tuple[Te
     return _scaled(x, (-1,), dtype, power_of_2, eps)
 
 
+def columns(x: Tensor, dtype: torch.dtype, power_of_2: bool, eps: float) -> tuple[Tensor, Tensor]:
+    return row(x.mT.contiguous(), dtype, power_of_2, eps)
+
+
 def groups(x: Tensor, dtype: torch.dtype, power_of_2: bool, eps: float) -> tuple[Tensor, Tensor]:
     k = x.shape[-1]
     parts = pad(x, (0, -k % 128)).unflatten(-1, (-1, 128))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,10 @@ CHUNKS = 2
 """Vectors of a lane, of different groups."""
 TILE_CHUNKS = 8
 """Vectors of a lane of a 128x128 tile: 256 threads of 16-bit elements, 512 of float32."""
+STRIP_LANES, STRIP_CHUNKS = 8, 4
+"""Lanes side by side that have 128 bytes of a row, a strip of columns, and rows of a lane in flight."""
+TALL = 128
+"""Rows of a strip that go through shared memory at a time."""
 BLOCKS, LEAST_SLICES, SLICE_CHUNKS = 8, 2, 4
 """The most blocks a multiprocessor that read a whole tensor, the fewest slices of it that each takes where it
 has as many, and vectors of a slice that a lane has in flight."""
@@ -51,6 +56,13 @@ def _eps(call: Call) -> tuple[str, Argument]:
 
 def _views(call: Call) -> dict[str, Rows]:
     return {name: rows(call[name]) for name in ("x", "q")}
+
+
+def slabs(call: Call, strips: int, height: int) -> tuple[int, int]:
+    """Into how many slabs the rows of strips of columns are cut, and the rows of one, a multiple of TALL."""
+    wanted = ceil_div(BLOCKS * call.device.multiprocessors, max(strips, 1))
+    slab = max(ceil_div(ceil_div(height, wanted), TALL), 1) * TALL
+    return max(ceil_div(height, slab), 1), slab
 
 
 def _too_many(blocks: int) -> Rejected:
@@ -152,6 +164,49 @@ def tiles(call: Call) -> Plan | Rejected:
     defines = (("PASS", "TILES"), *code_defines(call), ("STRIDED", int(strided)))
     kernel = kind.kernel(_FOLDER / "groups.cu", "quantize_tiles", defines)
     return Plan((Launch(kernel, (grid, 1, 1), args),))
+
+
+def columns(call: Call) -> Plan | Rejected:
+    """q and a scale per column: the greatest magnitudes of slabs of rows, then the codes."""
+    first, (height, length) = rows(call["x"]), call["x"].shape[-2:]
+    matrices = math.prod(call["x"].shape[:-2])
+    vector, unaligned, strided = _vectors(call, {"x": first})
+    strip = STRIP_LANES * vector
+    across = ceil_div(length, strip)
+    down, slab = slabs(call, across * matrices, height)
+    blocks = matrices * down * across
+    if blocks > MAX_GRID:
+        return _too_many(blocks)
+    tail = length % vector != 0
+    kind = RowClass(
+        call["x"].dtype, vector, tail, THREADS, STRIP_LANES, STRIP_CHUNKS, False, unaligned=unaligned
+    )
+    amax = ("amax", Pointer("amax", aligned=True))
+    common = (
+        ("height", Scalar("i64", height)),
+        ("length", Scalar("i64", length)),
+        *stride_arguments({"x": first}),
+        ("down", Scalar("i32", down)),
+        ("across", Scalar("i32", max(across, 1))),
+        ("slab", Scalar("i32", slab)),
+    )
+    last = (
+        pointer(call, "q"),
+        pointer(call, "scale"),
+        amax,
+        *common,
+        ("blocks", Scalar("i32", blocks)),
+        _eps(call),
+    )
+    source, layout = _FOLDER / "columns.cu", (("STRIDED", int(strided)), ("GROUP_SIZE", strip))
+    found = kind.kernel(source, "column_amax", (("PASS", "AMAX"), *layout))
+    stored = 16 if height % 16 == 0 and call["q"].alignment >= 16 else 1
+    defines = (("PASS", "CODES"), *layout, *code_defines(call), ("ROW_CODES", stored))
+    launches = (
+        Launch(found, (blocks, 1, 1), (pointer(call, "x"), amax, *common)),
+        Launch(kind.kernel(source, "quantize_columns", defines), (blocks, 1, 1), (pointer(call, "x"), *last)),
+    )
+    return Plan(launches, (Workspace("amax", (matrices * down * length,), "float32"),))
 
 
 def static(call: Call) -> Plan | Rejected:

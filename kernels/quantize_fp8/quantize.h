@@ -112,6 +112,38 @@ DEVICE float scale_of(float amax, float eps, float largest) {
 #ifdef FORMAT
 typedef FORMAT Format;
 constexpr int IN_BYTE = 8 / Format::BITS;    // codes
+#else
+constexpr int IN_BYTE = 1;
+#endif
+
+// The lane's part of the group whose first column is `first`; nothing lies beyond the row.
+DEVICE int group_lane() { return row_lane() & (GROUP_LANES - 1); }
+// Of the lane's i-th element with STRIDED.
+template <class Index> DEVICE Index strided_column(Index first, int i) {
+    if constexpr (IN_BYTE == 1) {
+        return first + group_lane() + i * GROUP_LANES;
+    } else {
+        return first + (group_lane() + i / 2 * GROUP_LANES) * 2 + i % 2;
+    }
+}
+template <bool STREAMING = true, class Index>
+DEVICE Vector<T, VEC> load_part(const T* row, Index first, Index length) {
+#if STRIDED
+    Vector<T, VEC> held;
+    held.clear();
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        const Index column = strided_column(first, i);
+        if (column < length) held.insert(i, row[column]);
+    }
+    return held;
+#else
+    const Index column = first + group_lane() * VEC;
+    return load_vector<STREAMING>(row + column, column, length);
+#endif
+}
+
+#ifdef FORMAT
 #if defined(__AMDGCN__) && ALIGN
 typedef uint16_t TwoBytes __attribute__((aligned(1)));
 #else
@@ -175,31 +207,7 @@ DEVICE void store_pairs(uint8_t* address, Index column, Index length, const Vect
     }
 }
 
-// The lane's part of the group whose first column is `first`, and its codes; nothing lies beyond the row.
-DEVICE int group_lane() { return row_lane() & (GROUP_LANES - 1); }
-// Of the lane's i-th element with STRIDED.
-template <class Index> DEVICE Index strided_column(Index first, int i) {
-    if constexpr (IN_BYTE == 1) {
-        return first + group_lane() + i * GROUP_LANES;
-    } else {
-        return first + (group_lane() + i / 2 * GROUP_LANES) * 2 + i % 2;
-    }
-}
-template <class Index> DEVICE Vector<T, VEC> load_part(const T* row, Index first, Index length) {
-#if STRIDED
-    Vector<T, VEC> held;
-    held.clear();
-#pragma unroll
-    for (int i = 0; i < VEC; ++i) {
-        const Index column = strided_column(first, i);
-        if (column < length) held.insert(i, row[column]);
-    }
-    return held;
-#else
-    const Index column = first + group_lane() * VEC;
-    return load_vector<true>(row + column, column, length);
-#endif
-}
+// The codes of the lane's part of a group.
 template <class Index>
 DEVICE void store_part(uint8_t* row, Index first, Index length, const Vector<T, VEC>& held, float inverse) {
 #if STRIDED

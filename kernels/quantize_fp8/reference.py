@@ -49,6 +49,11 @@ def row(x: Tensor, power_of_2: bool, eps: float, types: Mapping[str, str]) -> tu
     return quantized(x, scale, types["Q"]), scale.to(x.dtype)
 
 
+def columns(x: Tensor, power_of_2: bool, eps: float, types: Mapping[str, str]) -> tuple[Tensor, Tensor]:
+    """q and a scale per column, as rows."""
+    return row(x.mT, power_of_2, eps, types)
+
+
 def groups(x: Tensor, power_of_2: bool, eps: float, types: Mapping[str, str]) -> tuple[Tensor, Tensor]:
     """q and a scale per 128 neighbours."""
     q, scale = tiles(x[..., None, :], power_of_2, eps, types, rows=1)

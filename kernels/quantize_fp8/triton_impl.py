@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -47,6 +48,8 @@ ELEMENTS, TILE_ELEMENTS = 16, 32
 """Elements of groups, and of a 128x128 tile, that a thread has. Half as many of groups, and SLAB rows of a
 tile at a time, where each element has a pointer and a mask of its own (UNIT 1): else they spill."""
 SLAB = 8
+STRIP = 64
+"""Columns of a program that makes rows of columns."""
 PROGRAMS, LEAST_TILES = 8, 2
 """The most programs a multiprocessor that read a whole tensor, and the fewest tiles of it that each takes
 where it has as many."""
@@ -212,6 +215,58 @@ def quantize_tiles_stream(
 
 
 @triton.jit
+def column_amax(
+    x_ptr, x_stride, amax_ptr, height, length, down, across, slab,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The bits of the greatest magnitudes of BLOCK columns of a slab of rows, ROWS at a time."""
+    pid = tl.program_id(0)
+    line = pid // across
+    first = (line // down).to(tl.int64) * height
+    top = (line % down).to(tl.int64) * slab
+    col = (pid % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    most = tl.zeros([ROWS, BLOCK], tl.int32)
+    for start in range(0, slab, ROWS):
+        row = top + start + tl.arange(0, ROWS)
+        mask = (row < height)[:, None] & (col < divisible(length, UNIT))[None, :]
+        x = tl.load(row_starts(x_ptr, first + row, x_stride, UNIT) + col[None, :], mask=mask, other=0.0)
+        most = tl.maximum(most, magnitudes(x))
+    tl.store(amax_ptr + line.to(tl.int64) * length + col, tl.max(most, axis=0), mask=col < length)
+
+
+@triton.jit
+def quantize_columns(
+    x_ptr, x_stride, q_ptr, scale_ptr, amax_ptr, height, length, down, across, slab, eps, largest,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
+    UNIT: tl.constexpr, ROW_UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The codes of such columns as rows, whose length ROW_UNIT divides. Backwards: what was read last may
+    still be in the L2 cache."""
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
+    line = pid // across
+    matrix = (line // down).to(tl.int64)
+    top = (line % down).to(tl.int64) * slab
+    col = (pid % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = col < length
+    most = tl.zeros([BLOCK], tl.int32)
+    for part in range(0, down):
+        most = tl.maximum(
+            most, tl.load(amax_ptr + (matrix * down + part) * length + col, mask=there, other=0)
+        )
+    scale = scale_of(most, eps, largest, POWER_OF_2)
+    tl.store(scale_ptr + matrix * length + col, scale, mask=there & (top == 0))
+    inverse = tl.div_rn(1.0, scale)[None, :]
+    for start in range(0, slab, ROWS):
+        row = top + start + tl.arange(0, ROWS)
+        mask = (row < height)[:, None] & (col < divisible(length, UNIT))[None, :]
+        place = row_starts(x_ptr, matrix * height + row, x_stride, UNIT) + col[None, :]
+        x = tl.load(place, mask=mask, other=0.0)
+        codes = tl.trans(encode(x.to(tl.float32) * inverse, FORMAT, CONVERT))
+        target = row_starts(q_ptr, matrix * length + col, height, ROW_UNIT) + row[None, :]
+        tl.store(target, codes, mask=there[:, None] & (row < divisible(height, ROW_UNIT))[None, :])
+
+
+@triton.jit
 def quantize_elements(
     x_ptr, x_stride, q_ptr, q_stride, count, length, chunks, scale_ptr,
     FORMAT: tl.constexpr, CONVERT: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -353,6 +408,39 @@ def tiles(call: Call) -> Plan | Rejected:
         tile = RowTile(GROUP, GROUP, unit, warps(call.device, GROUP * GROUP // TILE_ELEMENTS), False)
         kernel = tile.kernel(quantize_tiles, *code_constants(call))
     return Plan((Launch(kernel, (grid, 1, 1), tuple(args)),))
+
+
+def columns(call: Call) -> Plan | Rejected:
+    """q and a scale per column: the greatest magnitudes of slabs of rows, then the codes."""
+    height, length = call["x"].shape[-2:]
+    matrices = math.prod(call["x"].shape[:-2])
+    unit = unit_of(call, ("x",), ("x",), length)
+    across = ceil_div(length, STRIP)
+    wanted = ceil_div(PROGRAMS * call.device.multiprocessors, max(across * matrices, 1))
+    slab = max(ceil_div(ceil_div(height, wanted), GROUP), 1) * GROUP
+    down = max(ceil_div(height, slab), 1)
+    grid = matrices * down * across
+    if grid > MAX_GRID:
+        return Rejected(f"{grid} strips: more than {MAX_GRID}")
+    x: list[tuple[str, Argument]] = row_args(call, ("x",), unit > 1)
+    amax: tuple[str, Argument] = ("amax_ptr", Pointer("amax", True))
+    sizes: list[tuple[str, Argument]] = [
+        ("height", Scalar("i64", height)),
+        ("length", Scalar("i64", length)),
+        ("down", Scalar("i32", down)),
+        ("across", Scalar("i32", max(across, 1))),
+        ("slab", Scalar("i32", slab)),
+    ]
+    row_unit = 16 if height % 16 == 0 and call["q"].alignment >= 16 else 1
+    outputs = [("q_ptr", Pointer("q", row_unit > 1, dtype="uint8")), ("scale_ptr", Pointer("scale"))]
+    tall, per_thread = (GROUP, ELEMENTS) if min(unit, row_unit) > 1 else (GROUP // 4, ELEMENTS // 4)
+    tile = RowTile(tall, STRIP, unit, warps(call.device, tall * STRIP // per_thread), False)
+    codes = tile.kernel(quantize_columns, *code_constants(call), ("ROW_UNIT", row_unit))
+    launches = (
+        Launch(tile.kernel(column_amax), (grid, 1, 1), (*x, amax, *sizes)),
+        Launch(codes, (grid, 1, 1), (*x, *outputs, amax, *sizes, *_numbers(call))),
+    )
+    return Plan(launches, (Workspace("amax", (matrices * down * length,), "int32"),))
 
 
 def static(call: Call) -> Plan | Rejected:

@@ -17,8 +17,8 @@ from portable.dispatch.arguments import check_flag, check_tensor, documented
 from portable.errors import DtypeError, ParameterError, RankError, ShapeError, nearest
 from portable.kernels._lib import minifloat
 from portable.kernels.linear.gradient import sum_of_rows
+from portable.kernels.quantize_fp8.api import by_rows
 
-_quantize: Any = dispatcher.op("quantize_fp8")
 _quantize_static: Any = dispatcher.op("quantize_fp8_static")
 _amax_scale: Any = dispatcher.op("amax_scale")
 _scaled_mm: Any = dispatcher.op("scaled_mm")
@@ -52,10 +52,10 @@ def linear_fp8(
       weight.
 
     dtype: float8_e4m3fn, or float8_e4m3fnuz, gfx942's. use_fast_accum: that of `scaled_mm`, for all products.
-    The gradient of bias is the sum of dy in at least float32, rounded once. Operands are transposed by a copy
-    where a product runs along their columns. Under autocast x, weight and bias are converted to its dtype. A
-    NaN or Inf poisons its rows and columns of the products. There are no second derivatives and no transforms
-    of torch.func.
+    The gradient of bias is the sum of dy in at least float32, rounded once. Where a product runs along an
+    operand's columns, these are quantised as the tensor lies, without a copy. Under autocast x, weight and
+    bias are converted to its dtype. A NaN or Inf poisons its rows and columns of the products. There are no
+    second derivatives and no transforms of torch.func.
 
     Raises RankError, ShapeError, DtypeError, NotATensorError or ParameterError that name the argument.
     Source: the recipes of torchao.float8 (Float8LinearRecipeName).
@@ -132,12 +132,12 @@ def _product(
 ) -> Tensor:
     """a @ b.T + bias, of a's dtype: each quantised along its rows, or all of b with one scale."""
     dtype, use_fast_accum = how
-    left, scale_a = _quantize(a, dtype=dtype, power_of_2=True)
+    left, scale_a = by_rows(a, dtype=dtype, power_of_2=True)
     if tensorwise:
         one = _amax_scale(b, largest=LARGEST[dtype], power_of_2=True)
         right, scale_b = _quantize_static(b, one, dtype=dtype), one.expand(len(b), 1)
     else:
-        right, scale_b = _quantize(b, dtype=dtype, power_of_2=True)
+        right, scale_b = by_rows(b, dtype=dtype, power_of_2=True)
     return _scaled_mm(
         left, right.t(), scale_a, scale_b.t(), bias, output_dtype=a.dtype, use_fast_accum=use_fast_accum
     )

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable
 from portable import errors
@@ -20,7 +21,14 @@ from portable.plan import Device, Launch, Pointer, TritonKernel
 from portable.runtime import triton_build
 from portable.spec import docs_page, registry
 
-OPS = ("quantize_fp8", "quantize_fp8_1x128", "quantize_fp8_128x128", "quantize_fp8_static", "amax_scale")
+OPS = (
+    "quantize_fp8",
+    "quantize_fp8_columns",
+    "quantize_fp8_1x128",
+    "quantize_fp8_128x128",
+    "quantize_fp8_static",
+    "amax_scale",
+)
 SCALINGS = ("tensor", "row", "1x128", "128x128")
 
 
@@ -109,6 +117,29 @@ def test_other_strides_give_the_same(scaling):
             portable.quantize_fp8(view, scaling), portable.quantize_fp8(x, scaling), strict=True
         ):
             assert torch.equal(one.float(), two.float())
+
+
+class Called(TorchDispatchMode):
+    """The names of the operators that torch's dispatcher calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket._qualified_op_name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("shape", [(50, 70), (3, 50, 70)])
+def test_rows_of_a_transpose_are_read_as_they_lie(shape):
+    x = drawn(*shape)
+    with Called() as called:
+        q, scale = portable.quantize_fp8(x.mT)
+    assert "portable::quantize_fp8_columns" in called.names
+    assert not {"aten::clone", "aten::copy_", "aten::contiguous"} & set(called.names)
+    wanted, scales = portable.quantize_fp8(x.mT.contiguous())
+    assert torch.equal(q.float(), wanted.float()) and torch.equal(scale, scales) and q.is_contiguous()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
