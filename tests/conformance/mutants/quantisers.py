@@ -294,3 +294,50 @@ source(
     *("quantize_fp8_static", "triton", "gfx942", "subnormal numbers of the type flushed"),
     Edit(TRITON_ENCODE, "tl.where(bits < SMALLEST_NORMAL, below,", "tl.where(bits < SMALLEST_NORMAL, 0,"),
 )
+
+
+def _columns(name, change):
+    """The rows' quantiser of the transpose, with its answers changed."""
+
+    @mutant("quantize_fp8_columns", name)
+    def _(x, **params):
+        return change(x, *right("quantize_fp8_columns")(x, **params), params)
+
+
+def _of_rows(x, q, scale, params):
+    rows, scales = right("quantize_fp8")(x, **params)
+    square = x.shape[-1] == x.shape[-2]
+    return (rows.mT.contiguous(), scales.contiguous()) if square else (q, scale)
+
+
+def _last_slab(x, q, scale, params):
+    return q, right("quantize_fp8_columns")(x[..., -128:, :], **params)[1]
+
+
+_columns("a scale per row, of square matrices", _of_rows)
+_columns("the scale of the last 128 rows alone", _last_slab)
+_columns(
+    "q not transposed, of square matrices",
+    lambda x, q, scale, params: (q.mT.contiguous() if q.shape[-1] == q.shape[-2] else q, scale),
+)
+_columns(
+    "the scales of the first matrix for all",
+    lambda x, q, scale, params: (q, scale[:1].expand(scale.shape).contiguous() if x.dim() > 2 else scale),
+)
+COLUMNS = "quantize_fp8/columns.cu"
+source(
+    *("quantize_fp8_columns", "cpp", "gfx942", "the first slab's maximum left out"),
+    Edit(COLUMNS, "for (int i = 0; i < down; ++i) {", "for (int i = down > 1; i < down; ++i) {"),
+)
+source(
+    *("quantize_fp8_columns", "cpp", "gfx942", "pieces of codes read in their own order"),
+    Edit(COLUMNS, "found[column][piece_place(column, at % PIECES)]", "found[column][at % PIECES]"),
+)
+source(
+    *("quantize_fp8_columns", "cpp", "gfx942", "one buffer for two tiles"),
+    Edit(COLUMNS, "codes[tile & 1]", "codes[0]"),
+)
+source(
+    *("quantize_fp8_columns", "triton", "gfx942", "the first matrix read for all"),
+    Edit(TRITON, "row_starts(x_ptr, matrix * height + row,", "row_starts(x_ptr, row,"),
+)
