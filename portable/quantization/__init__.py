@@ -17,14 +17,23 @@ from portable.quantization.configs import (
 )
 from portable.quantization.convert import quantize_
 from portable.quantization.granularity import PerBlock, PerRow, PerTensor
-from portable.quantization.linear import QuantizedLinear
+from portable.quantization.linear import ObservedLinear, QuantizedLinear
+from portable.quantization.observer import Observer
+from portable.quantization.static_configs import (
+    Float8StaticActivationFloat8WeightConfig,
+    Int8StaticActivationInt8WeightConfig,
+)
 
 __all__ = [
     "Float8DynamicActivationFloat8WeightConfig",
     "Float8MMConfig",
+    "Float8StaticActivationFloat8WeightConfig",
     "Int8DynamicActivationInt8WeightConfig",
+    "Int8StaticActivationInt8WeightConfig",
     "MXDynamicActivationMXWeightConfig",
     "NVFP4DynamicActivationNVFP4WeightConfig",
+    "ObservedLinear",
+    "Observer",
     "PerBlock",
     "PerRow",
     "PerTensor",

@@ -24,7 +24,12 @@ Buffers = Mapping[str, Any]  # tensors: the `_buffers` of a module
 
 
 class QuantizationConfig:
-    """The base of the configs. One of your own has these three methods."""
+    """The base of the configs. One of your own has `quantized` and `product`."""
+
+    @property
+    def stored(self) -> QuantizationConfig:
+        """What the quantised linear keeps of it: no tensors."""
+        return self
 
     def refusal(self, weight: Tensor) -> str:
         """Why a weight cannot be quantised so, or an empty string."""

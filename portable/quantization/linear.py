@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from portable.errors import DtypeError, RankError, ShapeError, UnsupportedGradientError, listed
 from portable.quantization.configs import QuantizationConfig
+from portable.quantization.observer import Observer
 
 WIDE = (torch.bfloat16, torch.float16, torch.float32)
 _NAME = "quantization.QuantizedLinear"
@@ -44,13 +45,14 @@ class QuantizedLinear(nn.Module):
     def in_place(cls, linear: nn.Linear, config: QuantizationConfig) -> None:
         """The same object becomes one, so that its hooks and all that refers to it stay."""
         weight = linear.weight
+        vars(linear).pop("observer", None)
         del linear.weight
         linear.__class__ = cls  # type: ignore[assignment]  # as torch's LazyLinear becomes a Linear
         made: Any = linear
         made._quantize(weight, config)
 
     def _quantize(self, weight: Tensor, config: QuantizationConfig) -> None:
-        self.config = config
+        self.config = config.stored
         with torch.no_grad():
             for name, value in config.quantized(weight.detach()).items():
                 self.register_buffer(name, value)
@@ -108,6 +110,25 @@ class QuantizedLinear(nn.Module):
                 )
                 state_dict = {key: value for key, value in state_dict.items() if key != prefix + name}
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class ObservedLinear(nn.Linear):
+    """An nn.Linear whose observer sees its inputs. Made by the step "prepare" of a static config."""
+
+    observer: Observer
+
+    @classmethod
+    def in_place(cls, linear: nn.Linear, observer: Observer) -> None:
+        """The same object becomes one."""
+        linear.__class__ = cls
+        vars(linear)["observer"] = observer
+
+    def forward(self, input: Tensor) -> Tensor:
+        self.observer.update(input)
+        return super().forward(input)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {self.observer}"
 
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
