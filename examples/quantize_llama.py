@@ -75,7 +75,8 @@ def small(dtype: torch.dtype) -> Any:
         pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(config).to(dtype)
+    made: Any = transformers.LlamaForCausalLM(config)
+    return made.to(dtype)
 
 
 @torch.no_grad()
