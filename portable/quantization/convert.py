@@ -54,6 +54,10 @@ def quantize_(model: nn.Module, config: QuantizationConfig, filter_fn: Filter | 
             ObservedLinear.in_place(linear, observer)
         else:
             QuantizedLinear.in_place(linear, by[name])
+    for each in model.modules():
+        if isinstance(each, nn.TransformerEncoderLayer):
+            if any(type(part) is not nn.Linear for part in (each.linear1, each.linear2)):
+                each.activation_relu_or_gelu = 0  # else it reads their weights itself in inference
 
 
 def _observed(name: str, linear: nn.Linear, config: StaticConfig) -> QuantizationConfig:
@@ -87,6 +91,9 @@ def _check(name: str, linear: nn.Linear, config: QuantizationConfig, refusable: 
     if weight is None:
         remedy = "Undo weight_norm, pruning or the like before, or leave it out by filter_fn"
         raise ArgumentError(_NAME, name, "computed at each call", "a parameter", remedy)
+    if type(weight) is not nn.Parameter:
+        remedy = "Quantise the model once, and before it is sharded; or leave it out by filter_fn"
+        raise ArgumentError(_NAME, name, f"a {type(weight).__name__}", "a parameter of plain numbers", remedy)
     if "forward" in vars(linear):
         remedy = "Quantise the model before, or leave it out by filter_fn"
         raise ArgumentError(_NAME, name, "read by a forward that was replaced", "nn.Linear's own", remedy)

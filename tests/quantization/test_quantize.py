@@ -18,6 +18,7 @@ from portable.quantization import (
     Float8DynamicActivationFloat8WeightConfig,
     Float8MMConfig,
     Int8DynamicActivationInt8WeightConfig,
+    Int8StaticActivationInt8WeightConfig,
     MXDynamicActivationMXWeightConfig,
     NVFP4DynamicActivationNVFP4WeightConfig,
     PerBlock,
@@ -32,6 +33,7 @@ N, K = 150, 196
 
 Fp8 = Float8DynamicActivationFloat8WeightConfig
 Int8 = Int8DynamicActivationInt8WeightConfig
+Int8Static = Int8StaticActivationInt8WeightConfig
 MX = MXDynamicActivationMXWeightConfig
 NVFP4 = NVFP4DynamicActivationNVFP4WeightConfig
 BLOCK = [PerBlock([1, 128]), PerBlock([128, 128])]
@@ -248,6 +250,24 @@ def test_which_linears_are_chosen():
     assert model.embedding.weight.dtype == torch.float32
 
 
+@pytest.mark.parametrize("quantize", [True, False])
+def test_an_encoder_layer_reads_no_weight_past_its_module(quantize):
+    """Its path for inference does: it was a RuntimeError of two dtypes."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    model, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), drawn(2, 5, 32).float()
+    with torch.no_grad():
+        expected = model(x)
+        if quantize:
+            portable.quantize_(model, Int8())
+        else:  # static scales: both steps
+            portable.quantize_(model, Int8Static(step="prepare"))
+            assert torch.allclose(model(x), expected, rtol=1e-4, atol=1e-5)
+            portable.quantize_(model, Int8Static(step="convert"))
+        away = (model(x) - expected).norm() / expected.norm()
+    assert type(model.layers[1].linear2) is QuantizedLinear and 0 < away < 0.02
+
+
 def test_hooks_stay_and_a_linear_itself_is_a_model():
     made, seen = linear(), []
     made.register_forward_hook(lambda module, args, y: seen.append(module))
@@ -320,6 +340,16 @@ def replaced():
     return nn.Sequential(made)
 
 
+class Int8Tensor(torch.Tensor):
+    pass
+
+
+def quantized_by_others():
+    made = nn.Linear(8, 8)
+    made.weight = nn.Parameter(made.weight.detach().as_subclass(Int8Tensor))
+    return nn.Sequential(made)
+
+
 class Foreign:
     __module__ = "torchao.quantization.granularity"
 
@@ -354,6 +384,7 @@ ForeignConfig.__name__ = "Int8DynamicActivationInt8WeightConfig"
         ),
         (errors.ShapeError, r"'last\.weight'.*even number", lambda: portable.quantize_(odd(), NVFP4())),
         (errors.ArgumentError, "'0.weight' is computed", lambda: portable.quantize_(computed(), Int8())),
+        (errors.ArgumentError, "a Int8Tensor", lambda: portable.quantize_(quantized_by_others(), Int8())),
         (errors.ArgumentError, "forward that was replaced", lambda: portable.quantize_(replaced(), Int8())),
         (errors.ArgumentError, "float64.*Convert", lambda: portable.quantize_(linear().double(), Int8())),
         (errors.ParameterError, "'granularity'", lambda: Fp8(granularity=PerBlock([128, 128]))),
