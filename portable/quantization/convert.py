@@ -55,9 +55,10 @@ def quantize_(model: nn.Module, config: QuantizationConfig, filter_fn: Filter | 
         else:
             QuantizedLinear.in_place(linear, by[name])
     for each in model.modules():
-        if isinstance(each, nn.TransformerEncoderLayer):
-            if any(type(part) is not nn.Linear for part in (each.linear1, each.linear2)):
-                each.activation_relu_or_gelu = 0  # else it reads their weights itself in inference
+        if isinstance(each, nn.TransformerEncoderLayer) and any(
+            type(part) is not nn.Linear for part in (each.linear1, each.linear2)
+        ):
+            each.activation_relu_or_gelu = 0  # else it reads their weights itself in inference
 
 
 def _observed(name: str, linear: nn.Linear, config: StaticConfig) -> QuantizationConfig:

@@ -23,7 +23,7 @@ from portable.quantization import (
     QuantizedLinear,
 )
 from portable.quantization.histogram import Histogram
-from portable.quantization.observer import LARGEST, METHODS
+from portable.quantization.observer import LARGEST, METHODS, _thresholds
 
 E4M3, FP4 = torch.float8_e4m3fn, torch.float4_e2m1fn_x2
 LIST: Any = [1.0]
@@ -215,6 +215,19 @@ def test_an_outlier_is_cut_off_and_a_uniform_range_is_kept(method):
 def test_one_number_alone():
     for method in METHODS:
         assert seen([torch.full((5,), -3.0)], method).threshold(torch.int8) == 3
+
+
+def test_of_equal_thresholds_the_greater():
+    """Of two numbers nothing is lost whether one saturates or none, by the divergence."""
+    x = torch.tensor([1.0] * 50 + [-3.0] * 2)
+    assert seen([x], "entropy").threshold(torch.int8) == 3
+
+
+def test_the_last_threshold_leaves_nothing_outside():
+    for amax in (1.0, 3.0, 2.9999, 1e-30):
+        histogram = seen([torch.linspace(0, amax, 999)])._seen
+        *_, (bins, threshold) = _thresholds(histogram)
+        assert threshold == histogram.amax and int(histogram.counts[bins:].sum()) == 0
 
 
 def test_what_is_not_finite_is_refused_by_name_and_not_counted():
