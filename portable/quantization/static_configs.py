@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 import portable
-from portable.errors import ParameterError
 from portable.quantization.configs import (
     Buffers,
     Float8Config,
@@ -66,16 +65,14 @@ class StaticConfig(QuantizationConfig):
         return dataclasses.replace(self, act_quant_scale=None, step=None)
 
     def refusal(self, weight: Tensor) -> str:
-        if self.act_quant_scale is None:
-            expected = "a tensor, where there is no step"
-            remedy = 'Give one; or observers find it: step="prepare", a run over data, step="convert"'
-            raise ParameterError(
-                f"quantization.{type(self).__name__}", "act_quant_scale", None, expected, remedy
-            )
+        self._given(weight)
         return super().refusal(weight)
 
     def _given(self, weight: Tensor) -> dict[str, Tensor]:
-        assert self.act_quant_scale is not None
+        """The buffer of the scale. Raises ParameterError where there is none."""
+        if self.act_quant_scale is None:
+            remedy = 'Give one; or observers find it: step="prepare", a run over data, step="convert"'
+            raise self._wrong("act_quant_scale", "a tensor, where there is no step", remedy)
         scale = self.act_quant_scale.detach().reshape(()).to(weight.device, torch.float32, copy=True)
         return {"input_scale": scale}
 

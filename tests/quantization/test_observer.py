@@ -345,6 +345,7 @@ def test_static_linears_compile_whole(made):
 
 ONE, CONVERT = torch.ones(1), Fp8(step="convert")
 WORD: Any = "mse"
+SMALL = nn.Linear(4, 4)
 
 
 def prepared():
@@ -368,6 +369,11 @@ def prepared():
         (errors.ParameterError, "PerTensor.. of activations", lambda: Fp8(granularity=PerRow())),
         (errors.ParameterError, "PerTensor.. of activations", lambda: Int8(granularity=[PerRow(), PerRow()])),
         (errors.ParameterError, "'act_quant_scale'.*prepare", lambda: portable.quantize_(model(), Fp8())),
+        (
+            errors.ParameterError,
+            "a tensor, where",
+            lambda: QuantizedLinear.from_float(nn.Linear(4, 4), Int8()),
+        ),
         (
             errors.ArgumentError,
             "'up.input' is of no number",
