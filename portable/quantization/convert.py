@@ -44,7 +44,7 @@ def quantize_(model: nn.Module, config: QuantizationConfig, filter_fn: Filter | 
     chosen = _chosen(model, filter_fn, ObservedLinear if step == "convert" else nn.Linear)
     by = dict.fromkeys(chosen, config)
     if isinstance(config, StaticConfig) and step == "convert":
-        by = {name: _observed(name, linear, config) for name, linear in chosen.items()}
+        by = {name: _observed(linear, config) for name, linear in chosen.items()}
     for name, linear in chosen.items():
         _check(f"{name}.weight".lstrip("."), linear, by[name], refusable=step != "prepare")
     for name, linear in chosen.items():
@@ -61,7 +61,7 @@ def quantize_(model: nn.Module, config: QuantizationConfig, filter_fn: Filter | 
             each.activation_relu_or_gelu = 0  # else it reads their weights itself in inference
 
 
-def _observed(name: str, linear: nn.Linear, config: StaticConfig) -> QuantizationConfig:
+def _observed(linear: nn.Linear, config: StaticConfig) -> QuantizationConfig:
     """With the scale that the linear's observer found. Raises ArgumentError where it has seen nothing."""
     observer = cast("ObservedLinear", linear).observer
     if not observer.count:
