@@ -33,10 +33,13 @@ _selection()  # looks at files and the torch build; an error waits for the first
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'portable' has no attribute {name!r}")
-    if name in ("conformance", "integrations", "testing"):  # imported when used
+    if name in ("conformance", "integrations", "quantization", "testing"):  # imported when used
         return importlib.import_module(f"portable.{name}")
     if name == "aten":
         found = globals()[name] = importlib.import_module("portable.dispatch.aten").aten
+        return found
+    if name == "quantize_":
+        found = globals()[name] = importlib.import_module("portable.quantization").quantize_
         return found
     file = _functions().get(name)
     found = globals()[name] = _op(name) if file is None else getattr(_load_module(file), name)
@@ -44,4 +47,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, "aten", "integrations", "testing", *ops(), *_functions()})
+    return sorted(
+        {*__all__, "aten", "integrations", "quantization", "quantize_", "testing", *ops(), *_functions()}
+    )

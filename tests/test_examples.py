@@ -15,6 +15,7 @@ import torch
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 EXAMPLE = FOLDER / "transformers_model.py"
+QUANTIZED = FOLDER / "quantize_llama.py"
 
 
 @pytest.mark.slow
@@ -30,12 +31,29 @@ def test_a_model_of_transformers_computes_the_same(monkeypatch, capsys, model):
     assert "equal tokens: 16 of 16" in told
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("transformers")
+def test_a_quantised_llama_is_smaller_and_its_logits_are_near(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(QUANTIZED), "--device", "cpu"])
+    runpy.run_path(str(QUANTIZED), run_name="__main__")
+    before, *told = capsys.readouterr().out.splitlines()
+    size = float(before.split()[-2])
+    found = [re.match(r"(.*\S) +(\S+) MB, logits +(\S+)% away", line) for line in told]
+    rows = {row[1]: (float(row[2]), float(row[3])) for row in found if row}
+    assert len(rows) == len(told) == 7 and all(float(small) < 0.75 * size for small, _ in rows.values())
+    near = {"int8": (0.5, 5), "fp8": (2, 15), "mxfp8": (2, 15), "mxfp4": (10, 60), "nvfp4": (10, 60)}
+    for name, (_, away) in rows.items():
+        least, most = near[name.partition(",")[0]]
+        assert least < away < most, name
+
+
 @pytest.mark.parametrize("run_name, error", [("__main__", SystemExit), ("example", ImportError)])
-def test_without_transformers_it_says_what_to_install(monkeypatch, run_name, error):
+@pytest.mark.parametrize("example", [EXAMPLE, QUANTIZED], ids=["transformers_model", "quantize_llama"])
+def test_without_transformers_it_says_what_to_install(monkeypatch, example, run_name, error):
     """It was a traceback."""
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(error, match=r"needs transformers .*: pip install 'transformers>=5.4'$"):
-        runpy.run_path(str(EXAMPLE), run_name=run_name)
+        runpy.run_path(str(example), run_name=run_name)
 
 
 @pytest.mark.parametrize("installed", [None, "4.57.0", "5.3.0"])

@@ -16,7 +16,9 @@ from portable.spec.reader import load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 INTEGRATIONS = ROOT / "portable" / "integrations"  # of other libraries with the ops, above both
-CORE = sorted({*(ROOT / "portable").rglob("*.py")} - {*INTEGRATIONS.rglob("*.py")})
+QUANTIZATION = ROOT / "portable" / "quantization"  # of whole models with the ops, above them too
+ABOVE = {*INTEGRATIONS.rglob("*.py"), *QUANTIZATION.rglob("*.py")}
+CORE = sorted({*(ROOT / "portable").rglob("*.py")} - ABOVE)
 OUTER = ("backends", "kernels", "conformance")
 OPS = registry.op_folders()
 THIRD_PARTY = {
