@@ -11,6 +11,7 @@ said of the GPU's libraries.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,8 +23,8 @@ from torch.autograd import function as autograd_function
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
+from portable.backends.rocm.emulator import torch_autocast
 from portable.backends.rocm.emulator.faults import EmulatorError
-from portable.errors import LaunchError
 from portable.plan import Device
 
 _HIP_VERSION = "7.0.0"  # of the ROCm that Triton's LLVM is closest to; programs parse it
@@ -199,9 +200,16 @@ class GpuTensors(TorchFunctionMode):
             kwargs["device"] = "cpu"
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
+        of_host = all(map(is_host, operands))
+        if torch_autocast.active():
+            if operands and of_host:
+                func = functools.partial(torch_autocast.on_host, func)
+                args, kwargs = (args, kwargs), {}
+            else:
+                args, kwargs = torch_autocast.float32(func, args, kwargs)
         result = func(*args, **kwargs)
         if side is None:
-            if all(map(is_host, operands)):
+            if of_host:
                 _mark_host(result)
         elif isinstance(result, torch.Tensor):
             if any(result.data_ptr() == each.data_ptr() != 0 for each in operands):
@@ -275,11 +283,11 @@ class _OnDevice:
     def __exit__(self, *_: Any) -> None: ...
 
 
-def _refused(what: str) -> Any:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise EmulatorError(f"{what} cannot be emulated")
+class _Graph:
+    """`torch.cuda.CUDAGraph` and `torch.cuda.graph`: classes, for programs name them as types."""
 
-    return refuse
+    def __init__(self, *_: Any, **__: Any):
+        raise EmulatorError("A captured graph cannot be emulated")
 
 
 class _GeneratorType(type):
@@ -359,8 +367,7 @@ def _answers(device: Device, capability: tuple[int, int]) -> dict[str, Any]:
         "get_rng_state_all": lambda: [torch.get_rng_state()],
         "set_rng_state_all": lambda states: torch.set_rng_state(states[0]),
         "default_generators": (torch.default_generator,),
-        "CUDAGraph": _refused("A captured graph"),
-        "graph": _refused("A captured graph"),
+        **dict.fromkeys(("CUDAGraph", "graph"), _Graph),
     }
 
 
@@ -381,9 +388,9 @@ def torch_gpu(device: Device, capability: tuple[int, int]) -> Iterator[None]:
     patches.set(torch.version, "cuda", None)
     patches.set(torch, "Generator", _Generator)
     patches.set(torch._C, "_cuda_getCurrentRawStream", lambda *_: 0)
-    patches.set(
-        torch.amp.autocast_mode.autocast, "__enter__", _entered(torch.amp.autocast_mode.autocast.__enter__)
-    )
+    region = torch.amp.autocast_mode.autocast
+    patches.set(region, "__enter__", torch_autocast.entered(region.__enter__))
+    patches.set(region, "__exit__", torch_autocast.left(region.__exit__))
     node = autograd_function.BackwardCFunction
     patches.set(node, "apply", _under_mode(node.apply))
     mode = nullcontext() if _inside else GpuTensors()
@@ -403,16 +410,5 @@ def _under_mode(apply: Callable[..., Any]) -> Callable[..., Any]:
         stack = torch.overrides._get_current_function_mode_stack()
         with nullcontext() if any(isinstance(each, GpuTensors) for each in stack) else GpuTensors():
             return apply(*args)
-
-    return run
-
-
-def _entered(enter: Callable[..., Any]) -> Callable[..., Any]:
-    """torch does not autocast CPU tensors for a GPU: refused, for a program would get other dtypes."""
-
-    def run(self: Any) -> Any:
-        if self.device == _GPU and self._enabled:
-            raise LaunchError("torch.autocast", "for 'cuda' it cannot be emulated; cast the tensors")
-        return enter(self)
 
     return run

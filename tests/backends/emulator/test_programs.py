@@ -138,11 +138,50 @@ def test_what_torch_says_of_the_gpu():
             event.elapsed_time(torch.cuda.Event())
         with pytest.raises(EmulatorError, match="the one emulated GPU is cuda:0"):
             torch.empty(3, device="cuda:1")
-        with pytest.raises(LaunchError, match="autocast"), torch.autocast("cuda"):
-            pass
         source = torch.Generator(device="cuda")
         assert isinstance(source, torch.Generator)
         assert torch.randn(3, device="cuda", generator=source).is_cuda
+
+
+@pytest.mark.filterwarnings("ignore:`torch.cuda.amp.autocast:FutureWarning")
+def test_autocast():
+    """dtypes of a GPU's autocast, not of the CPU's. The host's tensors are not cast; all ends with the region."""
+    with portable.emulated("gfx942"):
+        x, weight = torch.randn(4, 8, device="cuda"), torch.randn(8, 8, device="cuda", requires_grad=True)
+        host = torch.randn(4, 8)
+        for dtype in (torch.float16, torch.bfloat16):
+            with torch.autocast("cuda", dtype):
+                assert torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == dtype
+                product = x @ weight
+                assert product.dtype == torch.nn.functional.linear(x, weight).dtype == dtype
+                assert torch.equal(product, x.to(dtype) @ weight.to(dtype))
+                assert torch.relu(product).dtype == dtype
+                for wide in (
+                    product.softmax(-1),
+                    product.sum(),
+                    torch.nn.functional.layer_norm(product, [8]),
+                ):
+                    assert wide.dtype == torch.float32
+                assert (host @ host.T).dtype == torch.float32 and (host @ host.T).device.type == "cpu"
+                with torch.autocast("cuda", enabled=False):
+                    assert (x @ weight).dtype == torch.float32
+                assert (x @ weight).dtype == dtype
+                product.sum().backward()
+            assert weight.grad is not None and weight.grad.dtype == torch.float32
+            assert (x @ weight).dtype == torch.float32
+        with torch.cuda.amp.autocast():
+            assert (x @ weight).dtype == torch.float16
+    assert not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
+
+
+def test_a_graph_is_a_type_that_cannot_be_made():
+    """Programs name it in annotations."""
+    with portable.emulated("gfx942"):
+        assert (torch.cuda.CUDAGraph | None) is not None
+        assert not isinstance(None, torch.cuda.CUDAGraph)
+        for graph in (torch.cuda.CUDAGraph, torch.cuda.graph):
+            with pytest.raises(EmulatorError, match="A captured graph cannot be emulated"):
+                graph(None)
 
 
 def test_our_own_ops_run_there_too():
