@@ -71,10 +71,11 @@ def float32(func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]
     """The arguments of `func` as it gets them: 16-bit ones as float32 where a GPU's autocast runs it so."""
     if getattr(func, "__name__", None) not in _IN_FLOAT32:
         return args, kwargs
-    return tuple(map(_wide, args)), {name: _wide(value) for name, value in kwargs.items()}
+    return tuple(map(wide, args)), {name: wide(value) for name, value in kwargs.items()}
 
 
-def _wide(value: Any) -> Any:
+def wide(value: Any) -> Any:
+    """A 16-bit tensor as float32; anything else as it is."""
     if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
         return value.float()
     return value
