@@ -190,8 +190,8 @@ _placing = threading.local()
 
 
 def on_gpu(values: Any) -> bool:
-    """Whether a call of the dispatcher with these arguments is the GPU's. One without a tensor makes one, and is
-    where the program said; that of an operator of torch itself is the GPU's, as what it makes is."""
+    """Whether a call of the dispatcher with these arguments is the GPU's. One without a tensor makes one, and
+    is where the program said; that of an operator of torch itself is the GPU's, as what it makes is."""
     operands = list(_tensors(values))
     if not _inside:
         return False
@@ -425,6 +425,8 @@ def torch_gpu(device: Device, capability: tuple[int, int]) -> Iterator[None]:
     patches.set(torch.version, "cuda", None)
     patches.set(torch, "Generator", torch_random.generator_type(lambda device: _place(device) == _GPU))
     patches.set(torch._C, "_cuda_getCurrentRawStream", lambda *_: 0)
+    patches.set(torch, "compile", _uncompiled)
+    patches.set(torch.nn.Module, "compile", lambda *_, **__: None)
     region = torch.amp.autocast_mode.autocast
     patches.set(region, "__enter__", torch_autocast.entered(region.__enter__))
     patches.set(region, "__exit__", torch_autocast.left(region.__exit__))
@@ -438,6 +440,11 @@ def torch_gpu(device: Device, capability: tuple[int, int]) -> Iterator[None]:
     finally:
         _inside.pop()
         patches.undo()
+
+
+def _uncompiled(model: Any = None, **options: Any) -> Any:
+    """`torch.compile`, which would compile for the CPU: the function as it is."""
+    return model if model is not None else functools.partial(_uncompiled, **options)
 
 
 def under_mode(apply: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
 """Kernels that a program registers for a GPU, `torch.library`'s "CUDA", taken for the emulated GPU's tensors.
 
 These are CPU tensors, so torch's dispatcher asks for a "CPU" kernel. What is registered for "CUDA" within
-`portable.emulated` is entered as that one; it gets the calls on the GPU's tensors and passes those on the host's
-to the kernel that was there. That goes for replaced operators of torch (`Library("aten", "IMPL")`) as for a
-library's own (`torch.library.custom_op`, `impl`).
+`portable.emulated` is entered as that one; it gets the calls on the GPU's tensors and passes those on the
+host's to the kernel that was there. That goes for replaced operators of torch (`Library("aten", "IMPL")`) as
+for a library's own (`torch.library.custom_op`, `impl`).
 """
 
 from __future__ import annotations

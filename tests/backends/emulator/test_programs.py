@@ -174,6 +174,19 @@ def test_autocast():
     assert not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
 
 
+def test_what_is_compiled_runs_as_it_is():
+    with portable.emulated("gfx942"):
+
+        @torch.compile(dynamic=True)
+        def double(x):
+            assert x.is_cuda
+            return 2 * x
+
+        x, layer = torch.randn(3, device="cuda"), torch.nn.Linear(3, 3, device="cuda")
+        layer.compile()
+        assert torch.equal(double(x), x + x) and torch.equal(torch.compile(layer)(x), layer(x))
+
+
 def test_a_graph_is_a_type_that_cannot_be_made():
     """Programs name it in annotations."""
     with portable.emulated("gfx942"):
