@@ -32,6 +32,8 @@ def programs(device: Device, extents: str) -> Iterator[Programs]:
             _take_first_configs(patches, autotuner.Autotuner, found)
             library = torch.library.Library
             patches.set(library, "impl", torch_library.registered(library.impl))
+            overload = torch._ops.OpOverload
+            patches.set(overload, "redispatch", torch_library.redispatched(overload.redispatch))
             try:
                 yield found
             finally:

@@ -8,7 +8,7 @@ for a library's own (`torch.library.custom_op`, `impl`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -30,7 +30,18 @@ def registered(impl: Callable[..., Any]) -> Callable[..., Any]:
             return
         name = op_name if isinstance(op_name, str) else op_name._schema.name + _overload(op_name)
         name = name if "::" in name else f"{self.ns}::{name}"
-        impl(self, op_name, _kernel(fn, _former(name, key), with_keyset), key, with_keyset=True, **given)
+        impl(self, op_name, _kernel(fn, name, key, with_keyset), key, with_keyset=True, **given)
+
+    return run
+
+
+def redispatched(redispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch._ops.OpOverload.redispatch`, which no mode sees, with the GPU's device as its memory's."""
+
+    def run(self: Any, keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cuda":
+            kwargs["device"] = torch.device("cpu")
+        return redispatch(self, keyset, *args, **kwargs)
 
     return run
 
@@ -47,12 +58,21 @@ def _former(name: str, key: str) -> Any:
     return torch.library.get_kernel(name, key)
 
 
-def _kernel(fn: Callable[..., Any], former: Any, with_keyset: bool) -> Callable[..., Any]:
-    on_gpu = torch_gpu.under_mode(fn)
+def _boxed(schema: Any, args: Any) -> Iterator[Any]:
+    """Arguments as a kernel takes them: a number where a tensor belongs (`x + 1`) is one."""
+    for value, argument in zip(args, schema.arguments, strict=False):
+        number = isinstance(value, (int, float, complex)) and isinstance(argument.type, torch.TensorType)
+        yield torch.tensor(value) if number else value
+
+
+def _kernel(fn: Callable[..., Any], name: str, key: str, with_keyset: bool) -> Callable[..., Any]:
+    on_gpu, former = torch_gpu.under_mode(fn), _former(name, key)
+    base, _, overload = name.partition(".")
+    schema = torch._C._get_schema(base, overload)
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if former is not None and not torch_gpu.on_gpu([*args, *kwargs.values()]):
-            return former.call_boxed(keyset, *args, **kwargs)
+            return former.call_boxed(keyset, *_boxed(schema, args), **kwargs)
         if kwargs.get("device") is not None:
             kwargs["device"] = torch.device("cuda", 0)
         return on_gpu(*([keyset] if with_keyset else []), *args, **kwargs)

@@ -257,6 +257,7 @@ def test_kernels_that_a_library_registers():
     with portable.emulated("gfx942") as run:
         library = torch.library.Library("aten", "IMPL")
         library.impl("hypot", sum_of, "CUDA")
+        library.impl("sub_.Tensor", sum_of, "CUDA")
         library.impl("eye", lambda n, **_: torch.full((n,), 3.0, device="cuda"), "CUDA")
         x, host = torch.randn(50, device="cuda", requires_grad=True), torch.full((50,), 3.0)
         try:
@@ -265,10 +266,12 @@ def test_kernels_that_a_library_registers():
             found.sum().backward()
             assert x.grad is not None and x.grad.is_cuda
             assert not torch.hypot(host, host).is_cuda and torch.hypot(host, host)[0] != 6
-            assert torch.eye(2).tolist() == [[1, 0], [0, 1]] and torch.eye(2, device="cuda").tolist() == [
-                3,
-                3,
-            ]
+            assert torch.eye(2).tolist() == [[1, 0], [0, 1]]
+            assert torch.eye(2, device="cuda").tolist() == [3, 3]
+            assert torch.hypot(host, torch.tensor(4.0))[0] == 5 and host.sub_(1)[0] == 2
+            assert torch.ops.aten._to_copy.default.redispatch(
+                torch._C.DispatchKeySet(torch._C.DispatchKey.CompositeExplicitAutograd), x, device=x.device
+            ).is_cuda
             assert run.launches == {"add": 1}
         finally:
             library._destroy()
@@ -489,5 +492,6 @@ def test_a_wrong_number_of_arguments_is_a_sentence():
     with portable.emulated("gfx942"):
         x = torch.zeros(64, device="cuda")
         compiled = beyond[(1,)](x, x, BLOCK=64)
-        with pytest.raises(LaunchError, match=r"was given 2 arguments, expected 3 \(x_ptr, out_ptr, BLOCK\)"):
-            compiled[(1, 1, 1)](x, x)
+        with pytest.raises(LaunchError, match=r"was given 1 arguments, expected 3 \(x_ptr, out_ptr, BLOCK\)"):
+            compiled[(1, 1, 1)](x)
+        compiled[(1, 1, 1)](x, x)  # Triton's drivers take no constant
