@@ -70,6 +70,19 @@ WORDS = [
 ]
 
 
+def test_a_sum_that_cancels_is_measured_by_its_neighbours():
+    """0.0003 of lanes that hold 0.2: 128 units in its last place are less than one of theirs."""
+    launch = Launcher("near.hip", "gfx942")
+    words = floats(0.0003, 0.0003, 0.2, 0.2)
+    x = np.tile(words, 16)
+    x[0] += 128
+    with pytest.warns(KernelWarning, match="differ by rounding"):
+        launch("pairs_write_one_word", 1, 64, Out(64, np.int32), x)
+    x[0] += 100_000
+    with pytest.raises(KernelFault, match="lds-race"):
+        launch("pairs_write_one_word", 1, 64, Out(64, np.int32), x)
+
+
 @pytest.mark.parametrize("kernel", ["pairs_write_one_word", "race_write_after_write"])
 @pytest.mark.parametrize(
     ("one", "other", "rounding"), [row[1:] for row in WORDS], ids=[row[0] for row in WORDS]
