@@ -1,8 +1,8 @@
 """FlagGems 5.0.2: `vdot` of complex numbers writes two floats for each program into room for one.
 
-`flag_gems/ops/vdot.py` allocates `partial_real_sums = torch.empty(grid_size, ...)`, `grid_size` floats. Its kernel
-`vdot_kernel_complex` stores a real and an imaginary part at `2 * pid` and `2 * pid + 1`: the second half of the
-programs write behind the tensor. Whether a GPU shows it depends on what lies there.
+`flag_gems/ops/vdot.py` allocates `partial_real_sums = torch.empty(grid_size, ...)`, `grid_size` floats. Its
+kernel `vdot_kernel_complex` stores a real and an imaginary part at `2 * pid` and `2 * pid + 1`: the second
+half of the programs write behind the tensor. Whether a GPU shows it depends on what lies there.
 
     GEMS_VENDOR=amd pytest --gpu gfx942 docs/found/flaggems_vdot_complex.py
 

@@ -1,12 +1,13 @@
-"""Triton's own `test_int_annotation` (python/test/unit/language/test_annotations.py) writes behind its tensor.
+"""Triton's own `test_int_annotation` (python/test/unit/language/test_annotations.py) writes behind its
+tensor.
 
-The kernel stores `v` at `X + v`; the test hands in a tensor of one element and 3. With `u1` the 3 is 1, and with a
-signed or unsigned type of more bits it is 3: the write lies 4 or 12 bytes behind the start of 4 bytes. A GPU's
-allocator rounds tensors up to 512 bytes, so that nothing is seen there.
+The kernel stores `v` at `X + v`; the test hands in a tensor of one element and 3. As one bit the 3 is 1: the
+write lies 4 or 12 bytes behind the start of 4 bytes. torch's allocator rounds a GPU's tensors up to 512
+bytes, so that nothing is seen there.
 
     pytest --gpu gfx942 docs/found/triton_int_annotation.py
 
-It passes where the store is to an element that the tensor has.
+It passes where the tensor has the element: `torch.empty(4)`.
 """
 
 import torch

@@ -2,14 +2,15 @@
 //
 // A butterfly of lanes adds a pair as a + b here and b + a there. Where a compiler fuses one of the two with the product
 // that it is (a * b + c * d as fma(a, b, c * d)), the lanes round differently and hold sums that differ in the last bits,
-// or in more where they cancel: the difference is measured against the largest value that is written with them.
+// or in more where they cancel or where copies of a state go on apart: the difference is measured against the largest
+// value that is written with them.
 // What a value is, is not known: it counts as near where its bits are numbers of usual size of some float type.
 #pragma once
 
 #include "access.h"
 #include "half.h"
 
-enum { NEAR_UNITS = 64, NEAR_UNITS_HALF = 2, MOST_CANCELS = 256, MOST_CANCELS_HALF = 16 };
+enum { NEAR_UNITS = 1024, NEAR_UNITS_HALF = 2, MOST_CANCELS = 256, MOST_CANCELS_HALF = 16 };
 
 typedef struct Scale { float word, half; } Scale;  // the largest magnitudes, as float32 and as float16
 
@@ -38,7 +39,7 @@ static bool near(float a, float b, float scale, float unit, float cancels) {
 }
 
 static bool near_32(uint32_t a, uint32_t b, float scale) {
-    return a == b || (usual_32(a) && usual_32(b) && near(as_float(a), as_float(b), scale, NEAR_UNITS * 0x1p-24f, MOST_CANCELS));
+    return a == b || (usual_32(a) && usual_32(b) && near(as_float(a), as_float(b), scale, NEAR_UNITS * 0x1p-23f, MOST_CANCELS));
 }
 
 static bool near_16(uint32_t a, uint32_t b, float scale) {
@@ -46,7 +47,7 @@ static bool near_16(uint32_t a, uint32_t b, float scale) {
     if (a == b) return true;
     if (!usual_16(a) || !usual_16(b) || (a ^ b) >> 15) return false;
     return gap <= NEAR_UNITS_HALF ||
-           near(half_to_float(a), half_to_float(b), scale, NEAR_UNITS_HALF * 0x1p-11f, MOST_CANCELS_HALF);
+           near(half_to_float(a), half_to_float(b), scale, NEAR_UNITS_HALF * 0x1p-10f, MOST_CANCELS_HALF);
 }
 
 static bool near_64(uint64_t a, uint64_t b) {
