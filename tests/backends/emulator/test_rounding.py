@@ -78,7 +78,7 @@ def test_a_sum_that_cancels_is_measured_by_its_neighbours():
     x[0] += 128
     with pytest.warns(KernelWarning, match="differ by rounding"):
         launch("pairs_write_one_word", 1, 64, Out(64, np.int32), x)
-    x[0] += 1_000_000
+    x[0] += 2_000_000
     with pytest.raises(KernelFault, match="lds-race"):
         launch("pairs_write_one_word", 1, 64, Out(64, np.int32), x)
 

@@ -10,7 +10,7 @@
 #include "access.h"
 #include "half.h"
 
-enum { NEAR_UNITS = 1024, NEAR_UNITS_HALF = 2, MOST_CANCELS = 256, MOST_CANCELS_HALF = 16 };
+enum { NEAR_UNITS = 4096, NEAR_UNITS_HALF = 2, MOST_CANCELS = 256, MOST_CANCELS_HALF = 16 };
 
 typedef struct Scale { float word, half; } Scale;  // the largest magnitudes, as float32 and as float16
 
