@@ -90,7 +90,8 @@ class _Own(_Counted, torch._C.Generator):
     """`torch.Generator(device="cuda")`."""
 
     def __new__(cls) -> Any:
-        made: Any = torch._C.Generator.__new__(cls, "cpu")
+        base: Any = torch._C.Generator
+        made = base.__new__(cls, "cpu")
         made._draws = made
         made._start(torch._C.Generator.initial_seed(made))
         return made
@@ -101,7 +102,8 @@ class DefaultGenerator(_Counted, torch._C.Generator):
     given to one, `torch.default_generator` has to be instead."""
 
     def __new__(cls) -> Any:
-        made: Any = torch._C.Generator.__new__(cls, "cpu")
+        base: Any = torch._C.Generator
+        made = base.__new__(cls, "cpu")
         made._draws = torch.default_generator
         made._start(torch.default_generator.initial_seed())
         return made

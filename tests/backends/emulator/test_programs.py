@@ -192,9 +192,10 @@ def test_a_graph_is_a_type_that_cannot_be_made():
     with portable.emulated("gfx942"):
         assert (torch.cuda.CUDAGraph | None) is not None
         assert not isinstance(None, torch.cuda.CUDAGraph)
-        for graph in (torch.cuda.CUDAGraph, torch.cuda.graph):
+        graphs: list[Any] = [torch.cuda.CUDAGraph, torch.cuda.graph]
+        for make in graphs:
             with pytest.raises(EmulatorError, match="A captured graph cannot be emulated"):
-                graph(None)
+                make()
 
 
 def test_our_own_ops_run_there_too():
