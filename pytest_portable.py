@@ -122,10 +122,12 @@ class Emulation:
             "tuned": dict(self.run.tuned),
             "instructions": {how: sorted(names) for how, names in self.run.instructions.items()},
             "findings": [vars(finding) for finding in findings],
+            "warnings": [vars(warning) for warning in self.run.warnings],
         }
         self.run.launches.clear()
         self.run.tuned.clear()
         self.run.instructions.clear()
+        self.run.warnings.clear()
         setattr(report, _SECTION, did)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -140,6 +142,7 @@ class Emulation:
         for how, names in did["instructions"].items():
             total.instructions.setdefault(how, set()).update(names)
         total.findings += [Finding(**each) for each in did["findings"]]
+        total.warnings += [Finding(**each) for each in did["warnings"]]
         if report.when == "call":
             if did["launches"]:
                 self._tests["launched"] += 1
@@ -161,5 +164,5 @@ class Emulation:
         import portable
         from portable.commands import sarif
 
-        found = {self.arch: self._total.findings}
+        found = {self.arch: [*self._total.findings, *self._total.warnings]}
         sarif.write(self._sarif, sarif.document(found, portable.__version__, Path.cwd()))

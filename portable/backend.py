@@ -169,21 +169,23 @@ class ModelledRoof:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something undefined that a kernel did, at a line of its source where that is known."""
+    """Something undefined that a kernel did, at a line of its source where that is known; of the level
+    "warning" something that is defined only up to rounding."""
 
     kind: str
     kernel: str
     message: str
     file: str | None
     line: int | None
+    level: str = "error"
 
 
 @dataclass
 class Programs:
     """What programs did on an emulated GPU so far: launches by kernel; by kernel how often an autotuner took
-    its first configuration that fits; findings. `header` says what the GPU is; `instructions` are the kinds
-    that the launched kernels have, by how closely they follow the hardware (EXACT, or a few words); `notes`
-    are further lines for the reader."""
+    its first configuration that fits; findings, and `warnings`, which are no fault. `header` says what the
+    GPU is; `instructions` are the kinds that the launched kernels have, by how closely they follow the
+    hardware (EXACT, or a few words); `notes` are further lines for the reader."""
 
     EXACT: ClassVar[str] = "exact"
 
@@ -191,6 +193,7 @@ class Programs:
     launches: Counter[str] = field(default_factory=Counter)
     tuned: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
     instructions: dict[str, set[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

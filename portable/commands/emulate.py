@@ -107,7 +107,10 @@ def _run(arch: str, args: argparse.Namespace) -> int:
     for line in summary(found):
         print(f"portable: {line}", file=sys.stderr)
     if args.sarif:
-        sarif.write(args.sarif, sarif.document({arch: found.findings}, portable.__version__, Path.cwd()))
+        sarif.write(
+            args.sarif,
+            sarif.document({arch: [*found.findings, *found.warnings]}, portable.__version__, Path.cwd()),
+        )
     return status or int(bool(found.findings))
 
 
@@ -151,9 +154,10 @@ def summary(found: Programs) -> list[str]:
     if found.instructions:
         lines.append(found.fidelity())
     lines += found.notes
-    for finding, times in Counter(found.findings).items():
-        lines.append(f"finding{f' ({times} times)' * (times > 1)}: {finding.message}")
-        lines += excerpt(finding)
+    for what, told in (("finding", found.findings), ("warning", found.warnings)):
+        for finding, times in Counter(told).items():
+            lines.append(f"{what}{f' ({times} times)' * (times > 1)}: {finding.message}")
+            lines += excerpt(finding)
     return lines
 
 

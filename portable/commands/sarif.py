@@ -32,7 +32,7 @@ def _run(arch: str, findings: Iterable[Finding], version: str, root: Path) -> di
         "results": [
             {
                 "ruleId": each.kind,
-                "level": "error",
+                "level": each.level,
                 "message": {"text": f"emulated {arch}: {each.message}"},
                 "locations": _locations(each, root),
             }

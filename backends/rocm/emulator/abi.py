@@ -8,7 +8,7 @@ from typing import Any
 
 from portable.errors import CompileError
 
-ABI = 4
+ABI = 5
 
 # Inst, a decoded instruction: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3],
 # then 2 + 5 operands of kind, mods, sel, type, index, pad, value, then the flight.h part.
@@ -32,7 +32,7 @@ CLASSES = (
 )  # fmt: skip
 FAULTS = (
     *("", "out-of-bounds", "misaligned", "uninitialised", "lds-race", "barrier", "budget", "inactive-lane"),
-    *("unsupported", "trap", "unwaited"),
+    *("unsupported", "trap", "unwaited", "rounding"),
 )  # fmt: skip
 ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 
@@ -163,7 +163,9 @@ class Launch(ctypes.Structure):
         ("fault_taken", _U32),
         ("drops_waits", _U32),
         ("unordered", _U64),
+        ("warning_taken", _U32),
         ("fault", Fault),
+        ("warning", Fault),
     )
 
 

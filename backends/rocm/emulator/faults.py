@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from portable.errors import LaunchError, PortableError
@@ -14,6 +18,10 @@ class EmulatorError(PortableError, RuntimeError):
 class CodeObjectError(EmulatorError, ValueError):
     """A code object that the emulator cannot run: damaged, for another GPU, or with an instruction that the
     emulator does not support (the message names it)."""
+
+
+class KernelWarning(UserWarning):
+    """What a kernel did that is defined only up to rounding, where nobody listens (`warned`)."""
 
 
 class KernelFault(LaunchError, EmulatorError):
@@ -35,6 +43,7 @@ class KernelFault(LaunchError, EmulatorError):
         "unsupported",
         "trap",
         "unwaited",
+        "rounding",  # never raised: `warned` tells of it
     )
     kind: str
     kernel: str
@@ -69,3 +78,25 @@ class KernelFault(LaunchError, EmulatorError):
             place.append(f"address {facts['address']:#x}")
         message = f"{kernel}: {kind}: {detail}" + (f"\n  {', '.join(place)}" if place else "")
         PortableError.__init__(self, message, kind=kind, kernel=kernel, detail=detail, **facts)
+
+
+_listener: ContextVar[Callable[[KernelFault], None] | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def warnings_to(listener: Callable[[KernelFault], None]) -> Iterator[None]:
+    """A context in which `listener` is called with what `warned` is."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def warned(fault: KernelFault) -> None:
+    """Tell of something that a launch did that is no fault; a KernelWarning where nobody listens."""
+    listener = _listener.get()
+    if listener is None:
+        warnings.warn(str(fault), KernelWarning, stacklevel=2)
+    else:
+        listener(fault)

@@ -20,7 +20,7 @@ from portable.backends.rocm.emulator import abi
 from portable.backends.rocm.emulator.code_object import CodeObject, Kernel
 from portable.backends.rocm.emulator.counters import Counters
 from portable.backends.rocm.emulator.dwarf import SourceLines
-from portable.backends.rocm.emulator.faults import EmulatorError, KernelFault
+from portable.backends.rocm.emulator.faults import EmulatorError, KernelFault, warned
 from portable.backends.rocm.emulator.native_build import library
 from portable.backends.rocm.emulator.translate import Program, translate
 from portable.runtime.fork_lock import fork_lock
@@ -296,6 +296,8 @@ class _Prepared:
         _run(self.state, threads)
         if self.state.fault_taken:
             raise _fault(self.kernel, self.linked, self.state.fault, self.names)
+        if self.state.warning_taken:
+            warned(_fault(self.kernel, self.linked, self.state.warning, self.names))
 
 
 def _without(memory: _AlignedMemory, buffers: Sequence[Buffer]) -> list[tuple[int, int]]:

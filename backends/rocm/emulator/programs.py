@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from portable.backend import Programs
-from portable.backends.rocm.emulator import torch_gpu, triton_driver
+from portable.backends.rocm.emulator import torch_gpu, torch_library, triton_driver
 from portable.backends.rocm.emulator.found import listener
 from portable.plan import Device
 
@@ -30,6 +30,10 @@ def programs(device: Device, extents: str) -> Iterator[Programs]:
         with torch_gpu.torch_gpu(device, capability):
             driver.interface = torch.cuda
             _take_first_configs(patches, autotuner.Autotuner, found)
+            library = torch.library.Library
+            patches.set(library, "impl", torch_library.registered(library.impl))
+            overload = torch._ops.OpOverload
+            patches.set(overload, "redispatch", torch_library.redispatched(overload.redispatch))
             try:
                 yield found
             finally:

@@ -11,7 +11,10 @@ said of the GPU's libraries.
 
 from __future__ import annotations
 
+import functools
 import os
+import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -22,14 +25,15 @@ from torch.autograd import function as autograd_function
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
+from portable.backends.rocm.emulator import torch_autocast, torch_random
 from portable.backends.rocm.emulator.faults import EmulatorError
-from portable.errors import LaunchError
 from portable.plan import Device
 
 _HIP_VERSION = "7.0.0"  # of the ROCm that Triton's LLVM is closest to; programs parse it
 _HOST = "_portable_host"  # an attribute of the storages that are the host's
 _GPU = "cuda"
 _MISSING = object()
+_SIXTEEN = (torch.float16, torch.bfloat16)
 
 
 class Patches:
@@ -182,6 +186,20 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
 }
 
 
+_placing = threading.local()
+
+
+def on_gpu(values: Any) -> bool:
+    """Whether a call of the dispatcher with these arguments is the GPU's. One without a tensor makes one, and
+    is where the program said; that of an operator of torch itself is the GPU's, as what it makes is."""
+    operands = list(_tensors(values))
+    if not _inside:
+        return False
+    if not operands:
+        return getattr(_placing, "side", _GPU) == _GPU
+    return not all(map(is_host, operands))
+
+
 class GpuTensors(TorchFunctionMode):
     """Tensors of the two sides; see the module."""
 
@@ -197,11 +215,28 @@ class GpuTensors(TorchFunctionMode):
         side = _place(device)
         if side is not None:
             kwargs["device"] = "cpu"
+        if isinstance(kwargs.get("generator"), torch_random.DefaultGenerator):
+            kwargs["generator"] = torch.default_generator
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        result = func(*args, **kwargs)
+        of_host = all(map(is_host, operands))
+        if torch_autocast.active():
+            if operands and of_host:
+                func = functools.partial(torch_autocast.on_host, func)
+                args, kwargs = (args, kwargs), {}
+            else:
+                args, kwargs = torch_autocast.float32(func, args, kwargs)
+        former, _placing.side = getattr(_placing, "side", _GPU), side or "cpu"
+        try:
+            result = func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            if not _lacks_16_bits(error, func, kwargs):
+                raise
+            result = _through_float32(func, args, kwargs)
+        finally:
+            _placing.side = former
         if side is None:
-            if all(map(is_host, operands)):
+            if of_host:
                 _mark_host(result)
         elif isinstance(result, torch.Tensor):
             if any(result.data_ptr() == each.data_ptr() != 0 for each in operands):
@@ -209,6 +244,31 @@ class GpuTensors(TorchFunctionMode):
             if side == "cpu":
                 _mark_host(result)
         return result
+
+
+def _lacks_16_bits(error: Exception, func: Any, kwargs: Any) -> bool:
+    """Whether torch's CPU has no kernel of a GPU's 16-bit type for a call without results in place."""
+    in_place = "out" in kwargs or getattr(func, "__name__", "_").rstrip("_") != getattr(func, "__name__", "")
+    return not in_place and bool(re.search(r"not implemented for '(Half|BFloat16)'", str(error)))
+
+
+def _through_float32(func: Any, args: Any, kwargs: Any) -> Any:
+    """The call in float32, its result rounded: what a GPU's kernel does."""
+    dtype = next(each.dtype for each in _tensors([*args, *kwargs.values()]) if each.dtype in _SIXTEEN)
+    args, kwargs = _mapped(torch_autocast.wide, args), _mapped(torch_autocast.wide, kwargs)
+    narrow = lambda found: found.to(dtype) if found.dtype == torch.float32 else found  # noqa: E731
+    return _mapped(narrow, func(*args, **kwargs))
+
+
+def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """`value` with its tensors changed, as `_tensors` finds them."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(change, each) for each in value)
+    if isinstance(value, dict):
+        return {name: _mapped(change, each) for name, each in value.items()}
+    return value
 
 
 # What torch says of the GPU --------------------------------------------------------------------------
@@ -275,23 +335,11 @@ class _OnDevice:
     def __exit__(self, *_: Any) -> None: ...
 
 
-def _refused(what: str) -> Any:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise EmulatorError(f"{what} cannot be emulated")
+class _Graph:
+    """`torch.cuda.CUDAGraph` and `torch.cuda.graph`: classes, for programs name them as types."""
 
-    return refuse
-
-
-class _GeneratorType(type):
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, torch._C.Generator)
-
-
-class _Generator(metaclass=_GeneratorType):
-    """`torch.Generator`: one of the GPU is one of the CPU."""
-
-    def __new__(cls, device: Any = "cpu") -> Any:
-        return torch._C.Generator("cpu" if _place(device) else device)
+    def __init__(self, *_: Any, **__: Any):
+        raise EmulatorError("A captured graph cannot be emulated")
 
 
 def properties(device: Device, capability: tuple[int, int]) -> SimpleNamespace:
@@ -323,7 +371,7 @@ def _memory() -> int:
 def _answers(device: Device, capability: tuple[int, int]) -> dict[str, Any]:
     """The names of `torch.cuda` and what they are on an emulated GPU."""
     found = properties(device, capability)
-    stream = Stream()
+    stream, generator = Stream(), torch_random.DefaultGenerator()
 
     def nothing(*_: Any, **__: Any) -> None: ...
 
@@ -337,7 +385,7 @@ def _answers(device: Device, capability: tuple[int, int]) -> dict[str, Any]:
         **dict.fromkeys(("memory_reserved", "max_memory_reserved"), say(0)),
         **dict.fromkeys(("is_available", "is_initialized"), say(True)),
         **dict.fromkeys(("current_stream", "default_stream"), say(stream)),
-        **dict.fromkeys(("manual_seed", "manual_seed_all"), lambda seed: _seed(seed)),
+        **dict.fromkeys(("manual_seed", "manual_seed_all"), lambda seed: generator.manual_seed(seed)),
         "_is_in_bad_fork": say(False),
         "is_current_stream_capturing": say(False),
         "is_bf16_supported": say(True),
@@ -354,18 +402,14 @@ def _answers(device: Device, capability: tuple[int, int]) -> dict[str, Any]:
         "stream": lambda stream=None: nullcontext(stream),
         "Stream": Stream,
         "Event": Event,
-        "get_rng_state": lambda *_: torch.get_rng_state(),
-        "set_rng_state": lambda state, *_: torch.set_rng_state(state),
-        "get_rng_state_all": lambda: [torch.get_rng_state()],
-        "set_rng_state_all": lambda states: torch.set_rng_state(states[0]),
-        "default_generators": (torch.default_generator,),
-        "CUDAGraph": _refused("A captured graph"),
-        "graph": _refused("A captured graph"),
+        "get_rng_state": lambda *_: generator.get_state(),
+        "set_rng_state": lambda state, *_: generator.set_state(state),
+        "get_rng_state_all": lambda: [generator.get_state()],
+        "set_rng_state_all": lambda states: generator.set_state(states[0]),
+        "initial_seed": lambda: generator.initial_seed(),
+        "default_generators": (generator,),
+        **dict.fromkeys(("CUDAGraph", "graph"), _Graph),
     }
-
-
-def _seed(seed: int) -> None:
-    torch.default_generator.manual_seed(int(seed) & 0xFFFFFFFFFFFFFFFF)
 
 
 _inside: list[Device] = []
@@ -379,13 +423,15 @@ def torch_gpu(device: Device, capability: tuple[int, int]) -> Iterator[None]:
         patches.set(torch.cuda, name, value)
     patches.set(torch.version, "hip", _HIP_VERSION)
     patches.set(torch.version, "cuda", None)
-    patches.set(torch, "Generator", _Generator)
+    patches.set(torch, "Generator", torch_random.generator_type(lambda device: _place(device) == _GPU))
     patches.set(torch._C, "_cuda_getCurrentRawStream", lambda *_: 0)
-    patches.set(
-        torch.amp.autocast_mode.autocast, "__enter__", _entered(torch.amp.autocast_mode.autocast.__enter__)
-    )
+    patches.set(torch, "compile", _uncompiled)
+    patches.set(torch.nn.Module, "compile", lambda *_, **__: None)
+    region = torch.amp.autocast_mode.autocast
+    patches.set(region, "__enter__", torch_autocast.entered(region.__enter__))
+    patches.set(region, "__exit__", torch_autocast.left(region.__exit__))
     node = autograd_function.BackwardCFunction
-    patches.set(node, "apply", _under_mode(node.apply))
+    patches.set(node, "apply", under_mode(node.apply))
     mode = nullcontext() if _inside else GpuTensors()
     _inside.append(device)
     try:
@@ -396,23 +442,17 @@ def torch_gpu(device: Device, capability: tuple[int, int]) -> Iterator[None]:
         patches.undo()
 
 
-def _under_mode(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """`apply` with the mode on: torch turns it off within `Tensor.backward`, which runs people's code."""
+def _uncompiled(model: Any = None, **options: Any) -> Any:
+    """`torch.compile`, which would compile for the CPU: the function as it is."""
+    return model if model is not None else functools.partial(_uncompiled, **options)
 
-    def run(*args: Any) -> Any:
+
+def under_mode(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """`apply` with the mode on: torch turns it off within what runs people's code, as `Tensor.backward`."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
         stack = torch.overrides._get_current_function_mode_stack()
         with nullcontext() if any(isinstance(each, GpuTensors) for each in stack) else GpuTensors():
-            return apply(*args)
-
-    return run
-
-
-def _entered(enter: Callable[..., Any]) -> Callable[..., Any]:
-    """torch does not autocast CPU tensors for a GPU: refused, for a program would get other dtypes."""
-
-    def run(self: Any) -> Any:
-        if self.device == _GPU and self._enabled:
-            raise LaunchError("torch.autocast", "for 'cuda' it cannot be emulated; cast the tensors")
-        return enter(self)
+            return apply(*args, **kwargs)
 
     return run

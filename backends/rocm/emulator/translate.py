@@ -376,7 +376,7 @@ def _float(letter: str, number: float, name: str) -> int:
     if letter in "qd" or (letter == "r" and "f64" in name):
         return struct.unpack("<Q", struct.pack("<d", number))[0]
     single = struct.unpack("<I", struct.pack("<f", number))[0]
-    if letter in "hwP":
+    if letter in "hwP" or (letter == "b" and "dot2" in name):  # a pair's: the lower half is the number
         if "bf16" in name:
             return single >> 16
         # 1 / (2 pi) in float16 is 0x3118 by the manuals, which is what rounding gives.

@@ -71,13 +71,15 @@ class Arguments:
             )
 
     def pack(self, grid: tuple[int, int, int], args: Sequence[Any], extents: str) -> Packed:
-        """Each argument aligned to its size, then the two scratch pointers. Raises LaunchError."""
-        if len(args) != len(self._signature):
+        """Each argument aligned to its size, then the two scratch pointers. Constants at the end may be left
+        out, as Triton's own drivers allow. Raises LaunchError."""
+        left_out = list(self._signature.values())[len(args) :]
+        if len(args) > len(self._signature) or any(kind != "constexpr" for kind in left_out):
             expected = f"expected {len(self._signature)} ({', '.join(self._signature)})"
             raise LaunchError(self._kernel, f"it was given {len(args)} arguments, {expected}")
         data, packed = bytearray(), Packed(b"", [], [])
         tables: list[torch.Tensor] = []
-        pairs = zip(self._signature.items(), args, strict=True)
+        pairs = zip(self._signature.items(), args, strict=False)
         for name, kind, value in self._flat((name, kind, value) for (name, kind), value in pairs):
             if not kind.startswith("*"):
                 _append(data, self._scalar(name, kind, value))

@@ -47,3 +47,8 @@ def test_exchanges_of_copies_race():
 def test_ping_pong_on_gfx950_lacks_a_wait():
     with pytest.raises(KernelFault, match="unwaited"):
         call("triton_block_pingpong", "gfx950", M=256, N=256, K=64)
+
+
+def test_a_test_of_triton_writes_behind_its_tensor():
+    with pytest.raises(KernelFault, match="out-of-bounds: write of 4 bytes at offset 12 of X, which has 4"):
+        call("triton_int_annotation", "gfx942")

@@ -435,6 +435,23 @@ for name, encode in (("v_dot2_f16_f16", f16), ("v_dot2_bf16_bf16", bf16)):
         )
 
 
+for name, encode in (("v_dot2_f16_f16", f16), ("v_dot2_bf16_bf16", bf16)):
+    # An inline constant is the lower half of a pair; LLVM makes x * 2 of bfloat16 so.
+    rows = [(v, (encode(v[0]) | encode(v[1]) << 16, encode(v[4]))) for v in whole]
+    known = {bits: encode(v[0] * 2.0 + v[4]) for v, bits in rows}
+    kind = "f16" if encode is f16 else "bf16"
+    add(
+        name,
+        f"u32 {kind}",
+        kind,
+        lambda *bits, known=known: known[bits],
+        f"{name} {{d}}, {{a}}, 2.0, {{b}}",
+        GFX11,
+        vectors=tuple(bits for _, bits in rows),
+        tag="inline constant",
+    )
+
+
 @pytest.mark.parametrize("probes", SUITE.mnemonics())
 def test_instruction(probes):
     check_all(probes, lambda arch, probe: check(SUITE, probe, arch))

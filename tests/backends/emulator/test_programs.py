@@ -138,11 +138,64 @@ def test_what_torch_says_of_the_gpu():
             event.elapsed_time(torch.cuda.Event())
         with pytest.raises(EmulatorError, match="the one emulated GPU is cuda:0"):
             torch.empty(3, device="cuda:1")
-        with pytest.raises(LaunchError, match="autocast"), torch.autocast("cuda"):
-            pass
         source = torch.Generator(device="cuda")
         assert isinstance(source, torch.Generator)
         assert torch.randn(3, device="cuda", generator=source).is_cuda
+
+
+@pytest.mark.filterwarnings("ignore:`torch.cuda.amp.autocast:FutureWarning")
+def test_autocast():
+    """The dtypes of a GPU's autocast, not of the CPU's. The host's tensors are not cast."""
+    with portable.emulated("gfx942"):
+        x, weight = torch.randn(4, 8, device="cuda"), torch.randn(8, 8, device="cuda", requires_grad=True)
+        host = torch.randn(4, 8)
+        for dtype in (torch.float16, torch.bfloat16):
+            with torch.autocast("cuda", dtype):
+                assert torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == dtype
+                product = x @ weight
+                assert product.dtype == torch.nn.functional.linear(x, weight).dtype == dtype
+                assert torch.equal(product, x.to(dtype) @ weight.to(dtype))
+                assert torch.relu(product).dtype == dtype
+                for wide in (
+                    product.softmax(-1),
+                    product.sum(),
+                    torch.nn.functional.layer_norm(product, [8]),
+                ):
+                    assert wide.dtype == torch.float32
+                assert (host @ host.T).dtype == torch.float32 and (host @ host.T).device.type == "cpu"
+                with torch.autocast("cuda", enabled=False):
+                    assert (x @ weight).dtype == torch.float32
+                assert (x @ weight).dtype == dtype
+                product.sum().backward()
+            assert weight.grad is not None and weight.grad.dtype == torch.float32
+            assert (x @ weight).dtype == torch.float32
+        with torch.cuda.amp.autocast():
+            assert (x @ weight).dtype == torch.float16
+    assert not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
+
+
+def test_what_is_compiled_runs_as_it_is():
+    with portable.emulated("gfx942"):
+
+        @torch.compile(dynamic=True)
+        def double(x):
+            assert x.is_cuda
+            return 2 * x
+
+        x, layer = torch.randn(3, device="cuda"), torch.nn.Linear(3, 3, device="cuda")
+        layer.compile()
+        assert torch.equal(double(x), x + x) and torch.equal(torch.compile(layer)(x), layer(x))
+
+
+def test_a_graph_is_a_type_that_cannot_be_made():
+    """Programs name it in annotations."""
+    with portable.emulated("gfx942"):
+        assert (torch.cuda.CUDAGraph | None) is not None
+        assert not isinstance(None, torch.cuda.CUDAGraph)
+        graphs: list[Any] = [torch.cuda.CUDAGraph, torch.cuda.graph]
+        for make in graphs:
+            with pytest.raises(EmulatorError, match="A captured graph cannot be emulated"):
+                make()
 
 
 def test_our_own_ops_run_there_too():
@@ -162,6 +215,84 @@ def test_our_own_ops_run_there_too():
 def test_timing_is_refused():
     with portable.emulated("gfx942"), pytest.raises(EmulatorError, match="No timings"):
         triton.testing.do_bench(lambda: None)
+
+
+def test_a_generator_counts_as_a_gpu_does():
+    """16 bytes of seed and offset, from which libraries take the seeds of their kernels."""
+    with portable.emulated("gfx942"):
+        torch.manual_seed(5)
+        (default,) = torch.cuda.default_generators
+        own = torch.Generator(device="cuda").manual_seed(7)
+        assert torch.rand(2, device="cuda", generator=default).is_cuda
+        for generator, seed in ((default, 5), (own, 7)):
+            assert isinstance(generator, torch.Generator) and generator.initial_seed() == seed
+            state = generator.get_state()
+            assert state.numel() == 16 and state.view(torch.int64)[0] == seed
+            first = torch.rand(3, device="cuda", generator=generator)
+            assert generator.get_state().view(torch.int64)[1] > state.view(torch.int64)[1]
+            generator.set_state(state)
+            assert torch.equal(torch.rand(3, device="cuda", generator=generator), first)
+            moved = state.clone()
+            moved.view(torch.int64)[1] += 8
+            generator.set_state(moved)
+            assert torch.equal(generator.get_state(), moved)
+            assert not torch.equal(torch.rand(3, device="cuda", generator=generator), first)
+            with pytest.raises(RuntimeError, match="expected 16 bytes"):
+                generator.set_state(torch.zeros(8, dtype=torch.uint8))
+        state = torch.cuda.get_rng_state()
+        first = torch.rand(3, device="cuda")
+        torch.cuda.set_rng_state(state)
+        assert torch.equal(torch.rand(3, device="cuda"), first)
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators:UserWarning")
+def test_kernels_that_a_library_registers():
+    """What is registered for "CUDA" is the emulated GPU's; the host's tensors have torch's own kernels."""
+
+    def sum_of(x, y):  # in place of torch.hypot
+        assert x.is_cuda and torch.empty(1, device=x.device).is_cuda
+        out = torch.empty_like(x)
+        add[(1,)](x, y, out, x.numel(), BLOCK=64)
+        return out
+
+    with portable.emulated("gfx942") as run:
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("hypot", sum_of, "CUDA")
+        library.impl("sub_.Tensor", sum_of, "CUDA")
+        library.impl("eye", lambda n, **_: torch.full((n,), 3.0, device="cuda"), "CUDA")
+        x, host = torch.randn(50, device="cuda", requires_grad=True), torch.full((50,), 3.0)
+        try:
+            found = torch.hypot(x, x)
+            assert torch.equal(found, x + x) and run.launches == {"add": 1}
+            found.sum().backward()
+            assert x.grad is not None and x.grad.is_cuda
+            assert not torch.hypot(host, host).is_cuda and torch.hypot(host, host)[0] != 6
+            assert torch.eye(2).tolist() == [[1, 0], [0, 1]]
+            assert torch.eye(2, device="cuda").tolist() == [3, 3]
+            assert torch.hypot(host, torch.tensor(4.0))[0] == 5 and host.sub_(1)[0] == 2
+            assert torch.ops.aten._to_copy.default.redispatch(
+                torch._C.DispatchKeySet(torch._C.DispatchKey.CompositeExplicitAutograd), x, device=x.device
+            ).is_cuda
+            assert run.launches == {"add": 1}
+        finally:
+            library._destroy()
+        assert torch.hypot(x, x)[0] != found[0] and run.launches == {"add": 1}
+
+        @torch.library.custom_op("portable_test::twice", mutates_args=(), device_types="cuda")
+        def twice(x: torch.Tensor) -> torch.Tensor:
+            return sum_of(x, x)
+
+        assert twice(x.detach()).is_cuda and run.launches == {"add": 2}
+
+
+def test_what_the_cpu_has_not_in_16_bits():
+    with portable.emulated("gfx942"):
+        x = torch.randn(1, 1, 5, 5, device="cuda").half()
+        found = torch.ops.aten._upsample_bicubic2d_aa_backward(x, [5, 5], [1, 1, 3, 3], False, None, None)
+        wide = torch.ops.aten._upsample_bicubic2d_aa_backward(
+            x.float(), [5, 5], [1, 1, 3, 3], False, None, None
+        )
+        assert found.is_cuda and torch.equal(found, wide.half())
 
 
 # Two sides -------------------------------------------------------------------------------------------
@@ -362,5 +493,6 @@ def test_a_wrong_number_of_arguments_is_a_sentence():
     with portable.emulated("gfx942"):
         x = torch.zeros(64, device="cuda")
         compiled = beyond[(1,)](x, x, BLOCK=64)
-        with pytest.raises(LaunchError, match=r"was given 2 arguments, expected 3 \(x_ptr, out_ptr, BLOCK\)"):
-            compiled[(1, 1, 1)](x, x)
+        with pytest.raises(LaunchError, match=r"was given 1 arguments, expected 3 \(x_ptr, out_ptr, BLOCK\)"):
+            compiled[(1, 1, 1)](x)
+        compiled[(1, 1, 1)](x, x)  # Triton's drivers take no constant

@@ -10,6 +10,7 @@
 #include "counters.h"
 #include "exchange.h"
 #include "flight.h"
+#include "nearly.h"
 
 #define ONES 0x0101010101010101ull
 enum { ATOMIC = 128, SEVERAL = 254, MANY_READERS = 255 };
@@ -78,6 +79,9 @@ static int race(Wave *w, const Inst *in, int lane, uint64_t at, const char *mine
                  (unsigned long long)at, marked_waves(mark, text), theirs);
 }
 
+#define UNEQUAL_SUMS \
+    "; sums that a compiler fused with one of their products differ so (enable_fp_fusion=False, -ffp-contract=off)"
+
 static int read_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) {
     const Group *g = w->group;
     const uint32_t me = wave_mark(w);
@@ -113,6 +117,14 @@ static int write_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes
         if (reader && reader != me) return race(w, in, lane, at + b, "writes", reader, "read");
         if (writer && writer != me && writer != ATOMIC + me) {
             if (writer < ATOMIC && equal_or_both_nan(value, g->lds + at, b, bytes)) continue;
+            Scale scale = {0, 0};
+            widen_scale(&scale, value, bytes);
+            if (writer < ATOMIC && nearly_equal(value, g->lds + at, bytes, scale)) {
+                warn(w, in, F_ROUNDING, lane, at,
+                     "two waves write values to byte %llu of LDS that differ by rounding: %s, and %s before it" UNEQUAL_SUMS,
+                     (unsigned long long)at, hex_of(value, bytes, (char[40]){0}), hex_of(g->lds + at, bytes, (char[40]){0}));
+                continue;
+            }
             return race(w, in, lane, at + b, "writes", writer, writer < ATOMIC ? "wrote" : "changed by an atomic");
         }
         g->lds_writer[at + b] = (uint8_t)me;
@@ -265,13 +277,24 @@ static void halves_of_store(Wave *w, enum Kind k, mask64 m, const uint64_t *at, 
 // Two active lanes of one instruction that write different values to one place: who wins is not defined. Each lane
 // looks for its own value after all have written.
 static int conflicting_lane(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from) {
+    Scale scale = {0, 0};
+    EACH_ACTIVE(m, i) {
+        uint8_t own[16];
+        store_element(k, from + i, own);
+        widen_scale(&scale, own, kind_bytes(k));
+    }
     EACH_ACTIVE(m, i) {
         uint8_t own[16];
         store_element(k, from + i, own);
         const uint8_t *there = w->group->lds + at[i];
         bool same = true;
         for (int b = 0; b < kind_bytes(k); b++) same &= equal_or_both_nan(own, there, b, kind_bytes(k));
-        if (!same)
+        if (!same && nearly_equal(own, there, kind_bytes(k), scale))
+            warn(w, in, F_ROUNDING, i, at[i],
+                 "two lanes of one instruction write values to byte %llu of LDS that differ by rounding: %s, and %s after it"
+                 UNEQUAL_SUMS, (unsigned long long)at[i], hex_of(own, kind_bytes(k), (char[40]){0}),
+                 hex_of(there, kind_bytes(k), (char[40]){0}));
+        else if (!same)
             return fault(w, in, F_RACE, i, at[i],
                          "two lanes of one instruction write different values to byte %llu of LDS: %s, and %s after it",
                          (unsigned long long)at[i], hex_of(own, kind_bytes(k), (char[40]){0}),

@@ -12,25 +12,38 @@ static int32_t index_of(const Wave *w, const Inst *in) {
     return in == &w->indexed ? (int32_t)w->pc - 1 : (int32_t)(in - w->program);
 }
 
+static void describe(Fault *f, const Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format,
+                     va_list arguments) {
+    f->kind = kind;
+    f->lane = lane;
+    f->wave = (int32_t)w->number;
+    memcpy(f->group, w->group->id, sizeof f->group);
+    f->address = address;
+    f->pc = in ? in->address : 0;
+    f->inst = in ? index_of(w, in) : -1;
+    vsnprintf(f->detail, sizeof f->detail, format, arguments);
+}
+
 int fault(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...) {
     Launch *launch = w->launch;
     w->state = ENDED;
     if (!__atomic_exchange_n(&launch->fault_taken, 1, __ATOMIC_ACQ_REL)) {
-        Fault *f = &launch->fault;
-        f->kind = kind;
-        f->lane = lane;
-        f->wave = (int32_t)w->number;
-        memcpy(f->group, w->group->id, sizeof f->group);
-        f->address = address;
-        f->pc = in ? in->address : 0;
-        f->inst = in ? index_of(w, in) : -1;
         va_list arguments;
         va_start(arguments, format);
-        vsnprintf(f->detail, sizeof f->detail, format, arguments);
+        describe(&launch->fault, w, in, kind, lane, address, format, arguments);
         va_end(arguments);
     }
     __atomic_store_n(&launch->stop, 1, __ATOMIC_RELEASE);
     return STOP;
+}
+
+void warn(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...) {
+    Launch *launch = w->launch;
+    if (__atomic_exchange_n(&launch->warning_taken, 1, __ATOMIC_ACQ_REL)) return;
+    va_list arguments;
+    va_start(arguments, format);
+    describe(&launch->warning, w, in, kind, lane, address, format, arguments);
+    va_end(arguments);
 }
 
 int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *what) {

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LANES 64
-#define ABI 4  // version of the structs that abi.py mirrors; a mismatch is refused
+#define ABI 5  // version of the structs that abi.py mirrors; a mismatch is refused
 
 typedef uint64_t mask64;
 
@@ -167,7 +167,7 @@ int step_nop(struct Wave *w, const Inst *in);
 #define MATRIX_OP(op, signature, flops) {#op, signature, step_lane, (void *)op, C_MATRIX, flops}
 #define OPS_END {NULL, NULL, NULL, NULL, 0, 0}
 
-enum FaultKind { F_NONE, F_BOUNDS, F_MISALIGNED, F_UNINITIALISED, F_RACE, F_BARRIER, F_BUDGET, F_INACTIVE, F_UNSUPPORTED, F_TRAP, F_UNWAITED };
+enum FaultKind { F_NONE, F_BOUNDS, F_MISALIGNED, F_UNINITIALISED, F_RACE, F_BARRIER, F_BUDGET, F_INACTIVE, F_UNSUPPORTED, F_TRAP, F_UNWAITED, F_ROUNDING };
 
 typedef struct Range {  // one live tensor, or the kernel's arguments, or its code
     uint64_t base, size;
@@ -230,7 +230,8 @@ typedef struct Launch {
     volatile uint32_t fault_taken;
     uint32_t drops_waits;            // accesses behind a missing wait (lds_flight.c) are counted, and are no fault
     uint64_t unordered;              // so many
-    Fault fault;
+    volatile uint32_t warning_taken;
+    Fault fault, warning;
 } Launch;
 
 struct Group;
@@ -299,6 +300,9 @@ static inline uint64_t as_bits64(double f) { uint64_t u; memcpy(&u, &f, 8); retu
 
 // Report the first fault of a launch; always returns STOP. lane -1 and address ~0ull mean none.
 int fault(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+// Report the first thing of a launch that is no fault but should be known; the launch goes on.
+void warn(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 // Fault F_UNINITIALISED (or F_INACTIVE, when the latest undefined read was of an inactive lane) saying that `what`
 // ("the stored value", "an address", "a branch condition") depends on something never written.

@@ -181,3 +181,13 @@ KERNEL(64) void private_in_part(int* y, const uint8_t* x, int n) {
     }
     y[t] = sum;
 }
+
+// A lane and its neighbour write one word.
+KERNEL(64) void pairs_write_one_word(int* y, const int* x) {
+    SHARED int s[32];
+    s[thread_x() / 2] = x[thread_x()];
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+    y[thread_x()] = s[thread_x() / 2];
+}
