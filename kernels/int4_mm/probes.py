@@ -55,7 +55,12 @@ def sums_of_integers(call: Call, dtype: torch.dtype, device: torch.device) -> bo
                 w = w if offset is None else w + offset.double()[..., None]
                 ref = (x.double() @ w.flatten(1).T + bias.double()).to(dtype)
                 for storage in (dtype, torch.float32):
-                    given = {"scale": scale.to(storage), "bias": bias, "x": x, "weight": _packed(codes)}
+                    given: dict[str, Any] = {
+                        "scale": scale.to(storage),
+                        "bias": bias,
+                        "x": x,
+                        "weight": _packed(codes),
+                    }
                     given["zero_point"] = None if zeros is None else zeros.to(torch.uint8)
                     given["offset"] = None if offset is None else offset.to(storage)
                     if not torch.equal(_called(call, device, **given), ref):

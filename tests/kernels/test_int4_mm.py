@@ -8,6 +8,7 @@ import torch
 from portable import errors, int4_mm
 from portable.kernels.int4_mm import triton_impl
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+from tests.kernels.plan_parts import constants, launch_of
 
 H200 = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
 
@@ -73,6 +74,7 @@ def test_gradients_of_x_and_bias():
     dy = torch.randn(3, 20, generator=torch.Generator().manual_seed(1))
     int4_mm(x, codes, scale, zero, offset, bias).backward(dy)
     w = weight_of(codes, scale, zero, offset)
+    assert x.grad is not None
     torch.testing.assert_close(x.grad.double(), dy.double() @ w, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(bias.grad, dy.sum(0))
 
@@ -148,7 +150,6 @@ def test_few_rows_share_k_where_columns_do_not_fill_the_gpu():
 @pytest.mark.parametrize("half, block", [(16, 16), (32, 32), (64, 64), (48, 64), (1008, 64)])
 def test_steps_along_k_stay_within_a_group(half, block):
     plan = triton_impl.many_rows(_call(64, 64, 2, half, BLOCK_M=16, BLOCK_N=16, GROUP_M=8, num_stages=2))
-    assert isinstance(plan, Plan)
-    constants = dict(plan.launches[0].kernel.constants)
-    assert constants["BLOCK_K"] == block
-    assert constants["WHOLE"] == (half == block) and constants["EVEN"] == (half % block == 0)
+    fixed = constants(launch_of(plan))
+    assert fixed["BLOCK_K"] == block
+    assert fixed["WHOLE"] == (half == block) and fixed["EVEN"] == (half % block == 0)

@@ -59,17 +59,17 @@ def _(x, weight, scale, zero_point=None, offset=None, bias=None):
     return right(OP)(parts.flatten(-2), weight, scale, zero_point, offset, bias)
 
 
-for _impl in ("triton", "skinny"):
+for _impl, _rows in (("triton", ""), ("skinny", ", few rows")):
     source(
-        *(OP, _impl, "gfx942", "halves of bytes joined in the other order"),
+        *(OP, _impl, "gfx942", f"halves of bytes joined in the other order{_rows}"),
         Edit(TRITON, "tl.join(low, high)", "tl.join(high, low)"),
     )
     source(
-        *(OP, _impl, "gfx942", "scales not moved along k"),
+        *(OP, _impl, "gfx942", f"scales not moved along k{_rows}"),
         Edit(TRITON, "s_ptrs + group * s_col", "s_ptrs + group * 0"),
     )
     source(
-        *(OP, _impl, "gfx942", "the end of a group not masked"),
+        *(OP, _impl, "gfx942", f"the end of a group not masked{_rows}"),
         Edit(TRITON, "(byte < left)[None, :]", "(byte < left + 1)[None, :]"),
         Edit(TRITON, "(col < 2 * left)[None, :]", "(col < 2 * left + 2)[None, :]"),
     )
