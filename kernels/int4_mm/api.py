@@ -43,7 +43,7 @@ def int4_mm(
     A code less its zero point is exact in x's dtype and goes into the product so; a group's sum is multiplied
     by its scale in float32, and the sum of x in the group by its offset. So w is never rounded, whatever its
     scale. Sums are float32, with one rounding to x's dtype. Where x is Inf, a code at its zero point and an
-    offset of 0 give NaN. x and bias have gradients.
+    offset of 0 give NaN. There is no gradient.
 
     Raises RankError, ShapeError, DtypeError, NotATensorError or DeviceError that name the argument.
     Source: torch's _weight_int4pack_mm, torchao's Int4Tensor, GPTQ, AWQ; the products of groups as in Marlin.

@@ -211,8 +211,6 @@ def fitted(call: Call, config: Mapping[str, Any]) -> dict[str, Any]:
 def too_large(call: Call, config: Mapping[str, Any], tiles: int) -> Rejected | None:
     """Why a product of so many tiles is beyond the kernel or the GPU."""
     view, (N, G, P), device = rows(call["x"]), call["weight"].shape, call.device
-    if device.arch.startswith("gfx1") and call["x"].dtype == "float32":
-        return Rejected(f"{device.arch} has no matrix instruction of float32")
     if max(view.count, N, 2 * G * P) > 2**31 - 1 - 256:
         return Rejected("row and column indices exceed 32 bits")
     if tiles > MAX_GRID:
