@@ -205,7 +205,7 @@ IN_FP8 = ("quantize_fp8", "scaled_mm")
 NOT_RECORDED = (
     *("quantize_fp8_columns", "quantize_mx", "quantize_mxfp4", "quantize_nvfp4"),
     *("quantize_int8", "quantize_int8_asymmetric", "quantize_int8_static"),
-    *("int_mm", "int8_scaled_mm", "rms_norm_quant", "fused_add_rms_norm_quant"),
+    *("int4_mm", "int_mm", "int8_scaled_mm", "rms_norm_quant", "fused_add_rms_norm_quant"),
 )
 
 

@@ -33,6 +33,7 @@ from . import (
     tables,
     varlen,
     weights,
+    weights_in_4_bits,
 )
 from .registry import Mutant, found
 
@@ -50,6 +51,7 @@ MODULES = (
         norms,
         optimizers,
         weights,
+        weights_in_4_bits,
         varlen,
         pages,
         products,
