@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,10 +17,6 @@ class EmulatorError(PortableError, RuntimeError):
 class CodeObjectError(EmulatorError, ValueError):
     """A code object that the emulator cannot run: damaged, for another GPU, or with an instruction that the
     emulator does not support (the message names it)."""
-
-
-class KernelWarning(UserWarning):
-    """What a kernel did that is defined only up to rounding, where nobody listens (`warned`)."""
 
 
 class KernelFault(LaunchError, EmulatorError):
@@ -43,7 +38,7 @@ class KernelFault(LaunchError, EmulatorError):
         "unsupported",
         "trap",
         "unwaited",
-        "rounding",  # never raised: `warned` tells of it
+        "rounding",  # `warned` raises it where nobody listens
     )
     kind: str
     kernel: str
@@ -94,9 +89,9 @@ def warnings_to(listener: Callable[[KernelFault], None]) -> Iterator[None]:
 
 
 def warned(fault: KernelFault) -> None:
-    """Tell of something that a launch did that is no fault; a KernelWarning where nobody listens."""
+    """Tell of something that a launch did that is defined only up to rounding. Raises `fault` where nobody
+    listens: of this package's own kernels it is one."""
     listener = _listener.get()
     if listener is None:
-        warnings.warn(str(fault), KernelWarning, stacklevel=2)
-    else:
-        listener(fault)
+        raise fault
+    listener(fault)
