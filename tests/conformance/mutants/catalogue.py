@@ -23,6 +23,7 @@ from . import (
     optimizers,
     pages,
     products,
+    quantised_gates,
     quantised_norms,
     quantisers,
     ropes,
@@ -53,6 +54,7 @@ MODULES = (
         varlen,
         pages,
         products,
+        quantised_gates,
         quantised_norms,
         quantisers,
         ropes,
@@ -95,6 +97,7 @@ SLOW = {
     "quantize_int8_asymmetric: the difference overflows",
     "quantize_int8_static: a subnormal scale taken for 0",
     "rms_norm_quant: columns beyond 65,536 left out of the maximum",
+    "silu_and_mul_quant: columns beyond 65,536 left out of the maximum",
     "swiglu: products in another order where up is large",
     *SURVIVORS,
 }
