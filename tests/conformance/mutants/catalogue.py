@@ -9,6 +9,7 @@ from . import (
     attentions,
     caches,
     calls,
+    dequantisers,
     four_bit_products,
     four_bits,
     gated_products,
@@ -40,6 +41,7 @@ from .registry import Mutant, found
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
     *(
+        dequantisers,
         four_bit_products,
         four_bits,
         gated_products,
