@@ -107,12 +107,19 @@ def groups(call: Call) -> Plan | Rejected:
 
 
 def plan_groups(
-    call: Call, size: int, defines: Sequence[tuple[str, int | str]], given: Argument
+    call: Call,
+    size: int,
+    defines: Sequence[tuple[str, int | str]],
+    given: Argument,
+    source: Path = _FOLDER / "groups.cu",
+    entry: str = "quantize_groups",
 ) -> Plan | Rejected:
-    """q and a scale per `size` columns, which is made from what is `given` too: one launch."""
+    """q and a scale per `size` columns, which is made from what is `given` too: one launch. x may have two
+    rows for each of q's."""
     views = _views(call)
-    count, length, _ = views["x"]
-    if length % size == 0 and all(view.stride == view.length for view in views.values()):
+    count, length = views["q"].count, views["x"].length
+    dense = views["x"].count == count and all(view.stride == view.length for view in views.values())
+    if dense and length % size == 0:
         views = dict.fromkeys(views, Rows(1, count * length, count * length))
         count, length, _ = views["x"]
     vector, unaligned, strided = _vectors(call, views)
@@ -134,7 +141,7 @@ def plan_groups(
         ("given", given),
     )
     made = (("PASS", "GROUPS"), *defines, ("STRIDED", int(strided)))
-    kernel = kind.kernel(_FOLDER / "groups.cu", "quantize_groups", made)
+    kernel = kind.kernel(source, entry, made)
     return Plan((Launch(kernel, (grid, 1, 1), args),))
 
 

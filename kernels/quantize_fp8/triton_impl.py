@@ -364,8 +364,8 @@ def plan_groups(
     numbers: Iterable[tuple[str, Argument]] = (),
     options: tuple[tuple[str, Any], ...] = UNFUSED,
 ) -> Plan | Rejected:
-    """q and a scale per `width` columns by `function`: one launch."""
-    count, length, stride = rows(call["x"])
+    """q and a scale per `width` columns by `function`: one launch. x may have two rows for each of q's."""
+    count, (lines, length, stride) = rows(call["q"]).count, rows(call["x"])
     unit, args = _aligned(call)
     across = ceil_div(length, width)
     size, per_thread = setting(call, "TILE"), ELEMENTS if unit > 1 else ELEMENTS // 2
@@ -373,7 +373,7 @@ def plan_groups(
     if count * across > MAX_GRID - tile.rows:
         return Rejected(f"{count * across} groups: more than {MAX_GRID}")
     groups = count * across
-    if length % width == 0 and stride == length:  # one long row
+    if length % width == 0 and stride == length and lines == count:  # one long row
         across, length = groups, count * length
     args += [
         ("groups", Scalar("i32", groups)),

@@ -8,7 +8,7 @@ two the quantiser's rule, which rises with |y| and falls with the scale, gives t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from portable.kernels.rms_norm import reference as norm
 ACCUMULATION = 0.001
 """accumulation_ulp of the spec: the error scales are in these units of acc."""
 UNDERFLOW = 8.0
-"""Of rms_norm's results in units of the smallest subnormal number of acc and of its tolerance squared, as the
+"""Of y in units of the smallest subnormal number of acc and of its tolerance squared, as the
 suite has it."""
 
 
@@ -51,13 +51,25 @@ def error_scale(
     """How far the ends of q and scale are from the reference's, in ACCUMULATION units of acc."""
     size = norm.rms_norm(x, weight, eps=eps, weight_offset=weight_offset).abs()
     terms = norm.error_scale(x, weight, eps=eps, weight_offset=weight_offset, types=types)["y"]
-    off = _tolerance(size, terms, types)
-    least = norm.rounded((size - off).clamp(min=0), types)
-    most = norm.rounded(size + off, types)
-    (_, low), (_, high) = (quantiser.row(each, power_of_2, scale_eps, types) for each in (least, most))
-    q, scale = quantiser.row(norm.rounded(size, types), power_of_2, scale_eps, types)
-    above = quantiser.quantized(most, low.float(), types["Q"])
-    below = quantiser.quantized(least, high.float(), types["Q"])
+    off = before_rounding(size, terms, 4 + math.sqrt(size.shape[-1]), types)
+    return moved(size, off, types, lambda y: quantiser.row(y, power_of_2, scale_eps, types))
+
+
+def moved(
+    size: Tensor,
+    off: Tensor,
+    types: Mapping[str, str],
+    quantise: Callable[[Tensor], tuple[Tensor, Tensor]],
+    spread: Callable[[Tensor], Tensor] = lambda scale: scale,
+) -> dict[str, Tensor]:
+    """How far the ends of q and scale are from the reference's, in ACCUMULATION units of acc, where |y| is
+    `size`, at most `off` away, before it is rounded. `quantise` is the quantiser's rule; `spread` gives each
+    element its scale."""
+    least, most = norm.rounded((size - off).clamp(min=0), types), norm.rounded(size + off, types)
+    (_, low), (_, high) = quantise(least), quantise(most)
+    q, scale = quantise(norm.rounded(size, types))
+    above = quantiser.quantized(most, spread(low.float()), types["Q"])
+    below = quantiser.quantized(least, spread(high.float()), types["Q"])
     unit = ACCUMULATION * torch.finfo(getattr(torch, types["acc"])).eps
     return {
         "q": torch.maximum(above - q, q - below) / unit,
@@ -65,11 +77,11 @@ def error_scale(
     }
 
 
-def _tolerance(size: Tensor, terms: Tensor, types: Mapping[str, str]) -> Tensor:
-    """How far y may be from its reference before it is rounded to a narrower type than acc; where T is acc,
-    after that rounding. `terms` are rms_norm's error scale."""
+def before_rounding(size: Tensor, terms: Tensor, steps: float, types: Mapping[str, str]) -> Tensor:
+    """How far y, of |y| = `size`, may be from its reference before it is rounded to a narrower type than acc;
+    where T is acc, after that rounding. `steps` is the accumulation_ulp of the op that makes y, `terms` its
+    error scale."""
     acc = torch.finfo(getattr(torch, types["acc"]))
-    steps = 4 + math.sqrt(size.shape[-1])  # rms_norm's accumulation_ulp
     rounding = 0.51 if types["T"] == types["acc"] else 0.0  # its result_ulp
     underflow = UNDERFLOW * steps**2 * acc.smallest_normal * acc.eps
     return acc.eps * (steps * (size + terms) + rounding * size) + underflow

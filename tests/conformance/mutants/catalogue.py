@@ -9,6 +9,7 @@ from . import (
     attentions,
     caches,
     calls,
+    dequantisers,
     four_bit_products,
     four_bits,
     gated_products,
@@ -23,6 +24,7 @@ from . import (
     optimizers,
     pages,
     products,
+    quantised_gates,
     quantised_norms,
     quantisers,
     ropes,
@@ -40,6 +42,7 @@ from .registry import Mutant, found
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
     *(
+        dequantisers,
         four_bit_products,
         four_bits,
         gated_products,
@@ -55,6 +58,7 @@ MODULES = (
         varlen,
         pages,
         products,
+        quantised_gates,
         quantised_norms,
         quantisers,
         ropes,
@@ -97,6 +101,7 @@ SLOW = {
     "quantize_int8_asymmetric: the difference overflows",
     "quantize_int8_static: a subnormal scale taken for 0",
     "rms_norm_quant: columns beyond 65,536 left out of the maximum",
+    "silu_and_mul_quant: columns beyond 65,536 left out of the maximum",
     "swiglu: products in another order where up is large",
     *SURVIVORS,
 }

@@ -1,0 +1,53 @@
+// q and a scale of each row of y = silu(gate) * up, rounded to T: y in registers, or (_stream) computed twice, the second
+// time backwards. gate and up are two neighbouring rows of x.
+#include "gated.h"
+
+#define WHOLE 1
+#define WHOLE_STREAM 2
+
+#if PASS == WHOLE
+KERNEL(THREADS)
+void silu_and_mul_quant(const T* x, uint8_t* q, float* scale, int64_t rows, int length, int64_t x_stride,
+                        int64_t q_stride, float eps) {
+    SHARED RowPartial<1> partial;
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
+    const int count = row < rows ? length : 0;
+    const T* gate = lane_ptr(x + 2 * row * x_stride);
+    Vector<T, VEC> held[CHUNKS];
+    load_gated<true>(held, gate, gate + x_stride, 0, count);
+    const float own = scale_of(amax_of<T>(greatest_of_row(greatest(held), partial)), eps);
+    const float inverse = div_rn(1.0f, own);
+    if (row_lane() == 0 && row < rows) scale[row] = own;
+    uint8_t* target = lane_ptr(q + row * q_stride);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) store_codes(target + c * CHUNK, chunk_column(c), count, held[c], inverse);
+}
+#endif
+
+#if PASS == WHOLE_STREAM
+KERNEL(THREADS)
+void silu_and_mul_quant_stream(const T* x, uint8_t* q, float* scale, int64_t length, int64_t x_stride,
+                               int64_t q_stride, float eps) {
+    SHARED RowPartial<1> partial;
+    const T* gate = lane_ptr(x + 2 * block_x() * x_stride);
+    uint8_t* target = lane_ptr(q + block_x() * q_stride);
+    uint32_t most = 0;
+    int64_t base = 0;
+    for (; base < length; base += TILE) {
+        Vector<T, VEC> held[CHUNKS];
+        load_gated<false>(held, gate, gate + x_stride, base, length);
+        most = Greatest::of(most, greatest(held));
+    }
+    const float own = scale_of(amax_of<T>(greatest_of_row(most, partial)), eps);
+    const float inverse = div_rn(1.0f, own);
+    if (row_lane() == 0) scale[block_x()] = own;
+    for (base -= TILE; base >= 0; base -= TILE) {
+        Vector<T, VEC> held[CHUNKS];
+        load_gated<true>(held, gate, gate + x_stride, base, length);
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            store_codes(target + base + c * CHUNK, base + chunk_column(c), length, held[c], inverse);
+        }
+    }
+}
+#endif

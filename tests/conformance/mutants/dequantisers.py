@@ -1,0 +1,279 @@
+"""Wrong dequantisers, with one step replaced."""
+
+from __future__ import annotations
+
+import torch
+
+from .registry import Edit, adder, source
+from .tools import truncated
+
+SOURCE, TRITON = "dequantize_fp8/dequantize.cu", "dequantize_fp8/triton_impl.py"
+rows, groups, tiles = (adder(f"dequantize_fp8{kind}") for kind in ("", "_1x128", "_128x128"))
+mx, int8 = adder("dequantize_mx"), adder("dequantize_int8")
+
+
+class Dequantiser:
+    """The right one, step by step; `side` x `length` elements share a scale, or a row does."""
+
+    side, length = 1, 0
+
+    def numbers(self, q, zero_point):
+        wide = q.double()
+        return wide if zero_point is None else wide - self.zero(zero_point).double()
+
+    def zero(self, zero_point):
+        return zero_point.clamp(-128, 127)
+
+    def scales(self, scale):
+        return scale.double()
+
+    def spread(self, scale, q):
+        """Each element's scale."""
+        if self.side > 1:
+            scale = scale.repeat_interleave(self.side, -2)[..., : q.shape[-2], :]
+        return scale.repeat_interleave(self.length, -1)[..., : q.shape[-1]] if self.length else scale
+
+    def product(self, numbers, scale):
+        return (numbers * scale).float()
+
+    def rounded(self, product, dtype):
+        return product.to(dtype)
+
+    def __call__(self, q, scale, zero_point=None, *, output_dtype):
+        dtype = getattr(torch, output_dtype) if isinstance(output_dtype, str) else output_dtype
+        numbers = self.numbers(q, zero_point)
+        return self.rounded(self.product(numbers, self.spread(self.scales(scale), q)), dtype)
+
+
+class Groups(Dequantiser):
+    length = 128
+
+
+class Tiles(Groups):
+    side = 128
+
+
+class Mx(Dequantiser):
+    length = 32
+
+
+@rows("divided by the scale")
+class _(Dequantiser):
+    def product(self, numbers, scale):
+        return (numbers / scale).float()
+
+
+@rows("the exact product rounded once")
+class _(Dequantiser):
+    def product(self, numbers, scale):
+        return numbers * scale
+
+    def rounded(self, product, dtype):
+        if dtype == torch.float32:
+            return product.float()
+        odd = product.float()  # to odd, so that the next rounding is of the exact product
+        inexact = odd.double() != product
+        over = odd.double().abs() > product.abs()
+        bits = odd.view(torch.int32) - (over & inexact).int()
+        return torch.where(inexact & product.isfinite(), bits | 1, bits).view(torch.float32).to(dtype)
+
+
+@rows("the scale rounded to output_dtype before")
+class _(Dequantiser):
+    def __call__(self, q, scale, *, output_dtype):
+        dtype = getattr(torch, output_dtype) if isinstance(output_dtype, str) else output_dtype
+        return super().__call__(q, scale.to(dtype), output_dtype=output_dtype)
+
+
+@rows("cut, not rounded")
+class _(Dequantiser):
+    def rounded(self, product, dtype):
+        return truncated(product, dtype)
+
+
+@rows("saturated")
+class _(Dequantiser):
+    def rounded(self, product, dtype):
+        most = torch.finfo(dtype).max
+        return product.clamp(-most, most).to(dtype)
+
+
+@rows("by way of float16")
+class _(Dequantiser):
+    def rounded(self, product, dtype):
+        return product.to(torch.float16).to(dtype)
+
+
+@rows("the sign of zeros lost")
+class _(Dequantiser):
+    def rounded(self, product, dtype):
+        return torch.where(product == 0, 0.0, product).to(dtype)
+
+
+@rows("NaN made 0")
+class _(Dequantiser):
+    def rounded(self, product, dtype):
+        return torch.where(product.isnan(), 0.0, product).to(dtype)
+
+
+@rows("subnormal products taken for 0")
+class _(Dequantiser):
+    def product(self, numbers, scale):
+        found = super().product(numbers, scale)
+        return torch.where(found.abs() < 2.0**-126, found * 0.0, found)
+
+
+@rows("subnormal scales taken for 0")
+class _(Dequantiser):
+    def scales(self, scale):
+        return torch.where(scale.abs() < 2.0**-126, 0.0, scale.double())
+
+
+@rows("the first row's scale for all")
+class _(Dequantiser):
+    def scales(self, scale):
+        flat = scale.double().reshape(-1)
+        return flat[:1].expand(flat.shape).reshape(scale.shape) if flat.numel() else scale.double()
+
+
+@rows("|scale|")
+class _(Dequantiser):
+    def scales(self, scale):
+        return scale.double().abs()
+
+
+@groups("groups of 64")
+class _(Groups):
+    def spread(self, scale, q):
+        halves = scale.repeat_interleave(64, -1)
+        return torch.nn.functional.pad(halves, (0, q.shape[-1]), value=1.0)[..., : q.shape[-1]]
+
+
+@groups("the group before's scale")
+class _(Groups):
+    def scales(self, scale):
+        return scale.double().roll(1, -1)
+
+
+@groups("the last group left as it is where it is partial")
+class _(Groups):
+    def spread(self, scale, q):
+        found = super().spread(scale, q).clone()
+        found[..., q.shape[-1] // 128 * 128 :] = 1.0
+        return found
+
+
+@tiles("a tile's scale for one row alone")
+class _(Tiles):
+    def spread(self, scale, q):
+        found = super().spread(scale, q).clone()
+        found[..., 1:, :] = found[..., :1, :]
+        return found
+
+
+@tiles("scales in the order of the columns")
+class _(Tiles):
+    def scales(self, scale):
+        return scale.double().transpose(-2, -1).reshape(scale.shape)
+
+
+@tiles("matrices share the first's scales")
+class _(Tiles):
+    def scales(self, scale):
+        flat = scale.double().reshape(-1, *scale.shape[-2:])
+        return flat[:1].expand(flat.shape).reshape(scale.shape) if flat.numel() else scale.double()
+
+
+@mx("groups of 16")
+class _(Mx):
+    def spread(self, scale, q):
+        halves = scale.repeat_interleave(16, -1)
+        return torch.nn.functional.pad(halves, (0, q.shape[-1]), value=1.0)[..., : q.shape[-1]]
+
+
+@mx("a byte of 0 taken for 0")
+class _(Mx):
+    def scales(self, scale):
+        return torch.where(scale.view(torch.uint8) == 0, 0.0, scale.double())
+
+
+@mx("a byte of 255 taken for Inf")
+class _(Mx):
+    def scales(self, scale):
+        return torch.where(scale.view(torch.uint8) == 255, torch.inf, scale.double())
+
+
+@mx("twice the power")
+class _(Mx):
+    def scales(self, scale):
+        return 2 * scale.double()
+
+
+@int8("zero point forgotten")
+class _(Dequantiser):
+    def numbers(self, q, zero_point):
+        return q.double()
+
+
+@int8("zero point added")
+class _(Dequantiser):
+    def zero(self, zero_point):
+        return -super().zero(zero_point)
+
+
+@int8("zero point not brought to int8's range")
+class _(Dequantiser):
+    def zero(self, zero_point):
+        return zero_point
+
+
+@int8("the difference in int8")
+class _(Dequantiser):
+    def numbers(self, q, zero_point):
+        return q.double() if zero_point is None else (q - self.zero(zero_point).to(torch.int8)).double()
+
+
+@int8("q and zero point scaled one by one")
+class _(Dequantiser):
+    def __call__(self, q, scale, zero_point, *, output_dtype):
+        if zero_point is None:
+            return super().__call__(q, scale, output_dtype=output_dtype)
+        dtype = getattr(torch, output_dtype) if isinstance(output_dtype, str) else output_dtype
+        parts = [self.product(each.double(), scale.double()) for each in (q, self.zero(zero_point))]
+        return (parts[0] - parts[1]).to(dtype)
+
+
+source(
+    *("dequantize_fp8", "triton", "gfx942", "the sign before the product"),
+    Edit(TRITON, "size = tl.abs(decode(q, FORMAT))", "size = decode(q, FORMAT)"),
+    Edit(TRITON, "y = (size * tl.abs(scale)).to(dtype)", "return (size * scale).to(dtype)"),
+)
+source(
+    *("dequantize_fp8", "triton", "gfx942", "the last column not written"),
+    Edit(TRITON, "tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y, mask=mask)",
+         "tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y, mask=mask & (col < length - 1))"),
+)  # fmt: skip
+source(
+    *("dequantize_fp8_128x128", "triton", "gfx942", "of a matrix's first tiles alone"),
+    Edit(TRITON, "(matrix * down + (row - matrix * height) // SIDE)", "(matrix * down)"),
+)
+source(
+    *("dequantize_mx", "triton", "gfx942", "a byte of 0 taken for 0"),
+    Edit(TRITON, "tl.where(code == 0, 0x00400000, code << 23)", "code << 23"),
+)
+source(
+    *("dequantize_int8", "triton", "gfx942", "zero point not brought to int8's range"),
+    Edit(TRITON, "zero = tl.minimum(tl.maximum(zero, -128), 127)", "zero = zero + 0"),
+)
+source(
+    *("dequantize_fp8_1x128", "cpp", "gfx942", "the first group's scale for the row"),
+    Edit(SOURCE, "scales[GROUP == 0 ? 0 : column / (GROUP == 0 ? 1 : GROUP)]", "scales[0]"),
+)
+source(
+    *("dequantize_fp8_128x128", "cpp", "gfx942", "of a matrix's first tiles alone"),
+    Edit(SOURCE, "line = matrix * down + (slice.row - matrix * height) / SIDE;", "line = matrix * down;"),
+)
+source(
+    *("dequantize_int8", "cpp", "gfx942", "codes without their sign"),
+    Edit(SOURCE, "static_cast<int>(static_cast<int8_t>(code))", "static_cast<int>(code)"),
+)
