@@ -32,12 +32,7 @@ DEVICE void load_codes(uint32_t (&code)[VEC], const uint8_t* address, int64_t co
     }
 #endif
 #pragma unroll
-    for (int i = 0; i < VEC; ++i) {
-        code[i] = column + i < length ? address[i] : 0;
-#if defined(__AMDGCN__)
-        code[i] = opaque(code[i]);    // a whole register: in 16 bits gfx1100's code reads a half that nobody wrote
-#endif
-    }
+    for (int i = 0; i < VEC; ++i) code[i] = column + i < length ? address[i] : 0;
 }
 
 KERNEL(THREADS)

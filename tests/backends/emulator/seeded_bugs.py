@@ -269,6 +269,13 @@ def lower_half_stored(launch: Launcher) -> None:
 
 
 @near
+def bytes_of_a_half(launch: Launcher) -> None:
+    """2026-11-27: gfx1100's code of a dequantiser, whose bytes are in 16-bit registers, was a fault."""
+    x = launch.rng.integers(0, 65536, 64).astype(np.uint16)
+    equal(launch("bytes_of_a_half", 1, 64, Out(64, np.float32), x), 2.0 * x.astype(np.float32))
+
+
+@near
 def masked_lanes(launch: Launcher) -> None:
     x, start = ints(launch, 64), ints(launch, 64)
     y = launch("masked_lanes", 1, 64, InOut(start), x, i32(41))

@@ -32,10 +32,17 @@ static void v_cvt_f32_f64(LaneOp *x) {
     }
 }
 static void v_cvt_f64_f32(LaneOp *x) { EACH x->d.d[i] = (double)A->f[i]; }
-static void v_cvt_f32_ubyte0(LaneOp *x) { EACH x->d.f[i] = (float)(int32_t)(A->u[i] & 255); }
-static void v_cvt_f32_ubyte1(LaneOp *x) { EACH x->d.f[i] = (float)(int32_t)(A->u[i] >> 8 & 255); }
-static void v_cvt_f32_ubyte2(LaneOp *x) { EACH x->d.f[i] = (float)(int32_t)(A->u[i] >> 16 & 255); }
-static void v_cvt_f32_ubyte3(LaneOp *x) { EACH x->d.f[i] = (float)(int32_t)(A->u[i] >> 24); }
+
+// A byte of the source is a number; the half that it is not in need not be defined.
+#define BYTE_TO_FLOAT(byte, half)                                                \
+    static void v_cvt_f32_ubyte##byte(LaneOp *x) {                               \
+        x->dlo = x->dhi = x->half[0];                                            \
+        EACH x->d.f[i] = (float)(int32_t)(A->u[i] >> (8 * (byte)) & 255);        \
+    }
+BYTE_TO_FLOAT(0, lo)
+BYTE_TO_FLOAT(1, lo)
+BYTE_TO_FLOAT(2, hi)
+BYTE_TO_FLOAT(3, hi)
 
 // floor(x + 0.5) with the sum in float32, as the guides write it, and floor(x).
 static void v_cvt_rpi_i32_f32(LaneOp *x) { EACH x->d.u[i] = to_signed(__builtin_floorf(A->f[i] + 0.5f)); }

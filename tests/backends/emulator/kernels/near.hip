@@ -44,6 +44,19 @@ KERNEL(64) void lower_half_stored(uint16_t* y, const uint16_t* x) {
     y[thread_x()] = static_cast<uint16_t>(v);
 }
 
+// Conversions that read a byte of the half that is there.
+KERNEL(64) void bytes_of_a_half(float* y, const uint16_t* x) {
+    uint32_t v;
+    asm volatile("v_mov_b32 %0, v100" : "=v"(v) : : "v100");
+    const uint32_t half = x[thread_x()], lower = (v & 0xffff0000u) | half, upper = (v & 0xffffu) | half << 16;
+    float a, b, c, d;
+    asm volatile("v_cvt_f32_ubyte0 %0, %1" : "=v"(a) : "v"(lower));
+    asm volatile("v_cvt_f32_ubyte1 %0, %1" : "=v"(b) : "v"(lower));
+    asm volatile("v_cvt_f32_ubyte2 %0, %1" : "=v"(c) : "v"(upper));
+    asm volatile("v_cvt_f32_ubyte3 %0, %1" : "=v"(d) : "v"(upper));
+    y[thread_x()] = a + 256.0f * b + c + 256.0f * d;
+}
+
 KERNEL(64) void masked_lanes(int* y, const int* x, int n) {
     const int t = thread_x();
     int v;
