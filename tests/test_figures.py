@@ -205,7 +205,8 @@ IN_FP8 = ("quantize_fp8", "scaled_mm")
 NOT_RECORDED = (
     *("quantize_fp8_columns", "quantize_mx", "quantize_mxfp4", "quantize_nvfp4"),
     *("quantize_int8", "quantize_int8_asymmetric", "quantize_int8_static"),
-    *("int4_mm", "int_mm", "int8_scaled_mm", "rms_norm_quant", "fused_add_rms_norm_quant"),
+    *("quantize_int4", "quantize_int4_asymmetric", "int4_mm"),
+    *("int_mm", "int8_scaled_mm", "rms_norm_quant", "fused_add_rms_norm_quant"),
     *("silu_and_mul_quant", "silu_and_mul_quant_1x128", "dequantize_fp8", "dequantize_fp8_1x128"),
     *("dequantize_fp8_128x128", "dequantize_mx", "dequantize_int8"),
 )
