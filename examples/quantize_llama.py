@@ -18,6 +18,7 @@ from portable.errors import IntegrationError
 from portable.quantization import (
     Float8DynamicActivationFloat8WeightConfig,
     Float8StaticActivationFloat8WeightConfig,
+    Int4WeightOnlyConfig,
     Int8DynamicActivationInt8WeightConfig,
     MXDynamicActivationMXWeightConfig,
     NVFP4DynamicActivationNVFP4WeightConfig,
@@ -45,6 +46,7 @@ CONFIGS: dict[str, Any] = {
         granularity=[PerBlock([1, 128]), PerBlock([128, 128])]
     ),
     "fp8, static": Float8StaticActivationFloat8WeightConfig(step="prepare", **STATIC),
+    "int4": Int4WeightOnlyConfig(32),
     "mxfp8": MXDynamicActivationMXWeightConfig(),
     "mxfp4": MXDynamicActivationMXWeightConfig(activation_dtype=FP4, weight_dtype=FP4),
     "nvfp4": NVFP4DynamicActivationNVFP4WeightConfig(),

@@ -40,8 +40,15 @@ def test_a_quantised_llama_is_smaller_and_its_logits_are_near(monkeypatch, capsy
     size = float(before.split()[-2])
     found = [re.match(r"(.*\S) +(\S+) MB, logits +(\S+)% away", line) for line in told]
     rows = {row[1]: (float(row[2]), float(row[3])) for row in found if row}
-    assert len(rows) == len(told) == 7 and all(float(small) < 0.75 * size for small, _ in rows.values())
-    near = {"int8": (0.5, 5), "fp8": (2, 15), "mxfp8": (2, 15), "mxfp4": (10, 60), "nvfp4": (10, 60)}
+    assert len(rows) == len(told) == 8 and all(float(small) < 0.75 * size for small, _ in rows.values())
+    near = {
+        "int8": (0.5, 5),
+        "int4": (5, 30),
+        "fp8": (2, 15),
+        "mxfp8": (2, 15),
+        "mxfp4": (10, 60),
+        "nvfp4": (10, 60),
+    }
     for name, (_, away) in rows.items():
         least, most = near[name.partition(",")[0]]
         assert least < away < most, name

@@ -10,6 +10,7 @@ its import. `portable.quantize_` is the function.
 from portable.quantization.configs import (
     Float8DynamicActivationFloat8WeightConfig,
     Float8MMConfig,
+    Int4WeightOnlyConfig,
     Int8DynamicActivationInt8WeightConfig,
     MXDynamicActivationMXWeightConfig,
     NVFP4DynamicActivationNVFP4WeightConfig,
@@ -28,6 +29,7 @@ __all__ = [
     "Float8DynamicActivationFloat8WeightConfig",
     "Float8MMConfig",
     "Float8StaticActivationFloat8WeightConfig",
+    "Int4WeightOnlyConfig",
     "Int8DynamicActivationInt8WeightConfig",
     "Int8StaticActivationInt8WeightConfig",
     "MXDynamicActivationMXWeightConfig",

@@ -1,8 +1,8 @@
 """How a linear's weight and activations are quantised: one dataclass each, by torchao's names.
 
 A config makes the buffers of a `QuantizedLinear` of a weight (N, K), and multiplies by them. Buffers have the
-names of checkpoints of vLLM and ModelOpt: `weight`, the codes; `weight_scale`; `weight_scale_2`, NVFP4's
-scale of the whole.
+names of checkpoints of vLLM and ModelOpt: `weight`, the codes; `weight_scale`; `weight_zero_point`, int4's;
+`weight_scale_2`, NVFP4's scale of the whole.
 """
 
 from __future__ import annotations
@@ -192,6 +192,40 @@ def int8_product(
         q, buffers["weight"].t(), scale, weight_scale.t() if weight_scale.dim() else weight_scale, bias,
         zero_point, output_dtype=dtype,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Int4WeightOnlyConfig(QuantizationConfig):
+    """int4 weights in groups along K, activations as they are: `quantize_int4`, `int4_mm`, which never rounds
+    a weight to 16 bits.
+
+    group_size: even, and a divisor of K; None is all of a row. symmetric: without zero points; torchao's
+    default has them. Raises ParameterError.
+    """
+
+    group_size: int | None = 128
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        size = self.group_size
+        if size is not None and (type(size) is not int or size < 2 or size % 2):
+            raise self._wrong("group_size", "an even int from 2 on, or None for whole rows")
+        if not isinstance(self.symmetric, bool):
+            raise self._wrong("symmetric", "True or False")
+
+    def refusal(self, weight: Tensor) -> str:
+        if self.group_size is not None and weight.shape[1] % self.group_size:
+            return f"a multiple of group_size = {self.group_size} columns"
+        return _odd(weight)
+
+    def quantized(self, weight: Tensor) -> dict[str, Tensor]:
+        found = portable.quantize_int4(weight, self.group_size, symmetric=self.symmetric)
+        buffers = {"weight": found.weight, "weight_scale": found.scale}
+        return buffers if found.zero_point is None else buffers | {"weight_zero_point": found.zero_point}
+
+    def product(self, x: Tensor, buffers: Buffers, bias: Tensor | None) -> Tensor:
+        zero_point = buffers.get("weight_zero_point")
+        return portable.int4_mm(x, buffers["weight"], buffers["weight_scale"], zero_point, bias=bias)
 
 
 @dataclass(frozen=True)

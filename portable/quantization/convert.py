@@ -106,7 +106,8 @@ def _check(name: str, linear: nn.Linear, config: QuantizationConfig, refusable: 
 
 
 def _no_config(given: Any) -> ArgumentError:
-    known = [each for each in (*vars(configs), *vars(static_configs)) if each.endswith("WeightConfig")]
+    ends = ("WeightConfig", "WeightOnlyConfig")
+    known = [each for each in (*vars(configs), *vars(static_configs)) if each.endswith(ends)]
     expected = f"one of portable.quantization: {listed(known)}"
     if isinstance(given, type) and issubclass(given, QuantizationConfig):
         return ArgumentError(
@@ -114,6 +115,6 @@ def _no_config(given: Any) -> ArgumentError:
         )
     name = given if isinstance(given, str) else type(given).__name__
     close = hint(given) if name in known else nearest(name, known).strip()
-    if name.endswith("WeightOnlyConfig"):
-        close = "No op multiplies activations of 16 bits by such a weight"
+    if name.endswith("WeightOnlyConfig") and name not in known:
+        close = "No op multiplies activations of 16 bits by such a weight; Int4WeightOnlyConfig has int4_mm"
     return ParameterError(_NAME, "config", given, expected, close)

@@ -17,7 +17,8 @@ _NAME = "quantization.QuantizedLinear"
 
 
 class QuantizedLinear(nn.Module):
-    """y = x @ weight.T + bias, of a weight that was quantised once; x is quantised at each call.
+    """y = x @ weight.T + bias, of a weight that was quantised once; x is quantised at each call, where the
+    config says so.
 
     x is (..., K) of bfloat16, float16 or float32, y (..., N) of x's dtype, as the bias is. Under autocast x
     and the bias are converted to its dtype. The weight's codes and scales are buffers, named in `config`;

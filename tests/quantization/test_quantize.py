@@ -17,6 +17,7 @@ from portable.kernels._lib import minifloat
 from portable.quantization import (
     Float8DynamicActivationFloat8WeightConfig,
     Float8MMConfig,
+    Int4WeightOnlyConfig,
     Int8DynamicActivationInt8WeightConfig,
     Int8StaticActivationInt8WeightConfig,
     MXDynamicActivationMXWeightConfig,
@@ -34,6 +35,7 @@ N, K = 150, 196
 Fp8 = Float8DynamicActivationFloat8WeightConfig
 Int8 = Int8DynamicActivationInt8WeightConfig
 Int8Static = Int8StaticActivationInt8WeightConfig
+Int4 = Int4WeightOnlyConfig
 MX = MXDynamicActivationMXWeightConfig
 NVFP4 = NVFP4DynamicActivationNVFP4WeightConfig
 BLOCK = [PerBlock([1, 128]), PerBlock([128, 128])]
@@ -47,6 +49,8 @@ CONFIGS = {
     "int8 row": Int8(),
     "int8 tensor": Int8(granularity=PerTensor()),
     "int8 asymmetric": Int8("asymmetric", granularity=[PerRow(), PerTensor()]),
+    "int4": Int4(2),
+    "int4 symmetric": Int4(None, symmetric=True),
     "mxfp8": MX(),
     "mxfp8 e5m2": MX(activation_dtype=E5M2, scaling_mode="floor"),
     "mxfp4": MX(activation_dtype=FP4, weight_dtype=FP4),
@@ -115,6 +119,13 @@ def operand(x, config, of_weight):
             return (q.double() - zero) * scale.double()
         q, scale = portable.quantize_int8(x, {PerTensor(): "tensor", PerRow(): "row"}[config.pair[of_weight]])
         return q.double() * scale.double()
+    if isinstance(config, Int4):
+        if not of_weight:
+            return x.double()
+        codes, scale, zero, *_ = portable.quantize_int4(x, config.group_size, symmetric=config.symmetric)
+        numbers = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).double()
+        size = x.shape[1] // scale.shape[1]
+        return (numbers - (8 if zero is None else spread(zero, size, 1))) * spread(scale.double(), size, 1)
     if isinstance(config, MX):
         dtype = config.weight_dtype if of_weight else config.activation_dtype
         q, scale = portable.quantize_mx(x, dtype=dtype, rounding=config.scaling_mode)
@@ -397,6 +408,9 @@ ForeignConfig.__name__ = "Int8DynamicActivationInt8WeightConfig"
         (errors.ParameterError, "'weight_dtype'", lambda: MX(weight_dtype=FNUZ)),
         (errors.ParameterError, "'activation_dtype'.*beside", lambda: MX(activation_dtype=FP4)),
         (errors.ParameterError, "'block_size'.*32", lambda: MX(block_size=16)),
+        (errors.ParameterError, "'group_size' is 3", lambda: Int4(3)),
+        (errors.ParameterError, "'symmetric'", lambda: Int4(symmetric="yes")),  # type: ignore[arg-type]
+        (errors.ShapeError, "group_size = 128 columns", lambda: portable.quantize_(linear(), Int4())),
         (errors.ParameterError, "'scaling_mode'", lambda: MX(scaling_mode="up")),
         (errors.DtypeError, "'bias'.*bfloat16.*model.to", lambda: quantized(linear(), Int8())(X.float())),
         (errors.DtypeError, "'x'.*float64", lambda: quantized(linear(), Int8())(X.double())),
