@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
+import torch
 
 from portable.runtime import detect
 from tests.op_folders import fresh
@@ -103,6 +104,14 @@ class ToyBackend(Backend):
                 target[i] = factor * source[i]
         return start
 '''
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo(request):
+    """torch counts the compiled forms of a code object over the process, and public functions share
+    `documented`'s: a test that compiles one would fail after eight others."""
+    if "compile" in request.node.name:
+        torch._dynamo.reset()
 
 
 @pytest.fixture
