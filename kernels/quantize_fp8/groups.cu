@@ -25,11 +25,10 @@ void quantize_groups(const T* x, uint8_t* q, Scale::Stored* scale, int64_t rows,
     const Scale scaling(given);
     const RowSlice slice = row_slice(rows, length, across);
     const int64_t begin = slice.base + (row_lane() & ~(GROUP_LANES - 1)) * VEC;
-    const T* source = x + slice.row * x_stride;
+    const T* source = x + X_ROWS * slice.row * x_stride;
     uint8_t* target = q + slice.row * q_stride;
     Vector<T, VEC> held[CHUNKS];
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) held[c] = load_part(source, begin + c * CHUNK, slice.length);
+    load_source_parts(held, source, x_stride, begin, slice.length);
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         const int64_t first = begin + c * CHUNK;

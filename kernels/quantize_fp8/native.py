@@ -71,10 +71,15 @@ def _too_many(blocks: int) -> Rejected:
 
 def row(call: Call) -> Plan | Rejected:
     """q and scale from x: one launch."""
+    return plan_rows(call, code_defines(call))
+
+
+def plan_rows(call: Call, defines: Sequence[tuple[str, int | str]], x_rows: int = 1) -> Plan | Rejected:
+    """q and a scale per row, of `x_rows` rows of x each: one launch."""
     views, dtype = _views(call), call["x"].dtype
-    first = views["x"]
+    first = views["q"]
     tensors = [(call[name], view.stride) for name, view in views.items()]
-    most = held_chunks(call.device, dtype, 1, otherwise=4)
+    most = held_chunks(call.device, dtype, x_rows, otherwise=4)
     kind = row_class(call.device, dtype, first.length, tensors, most_chunks=most)
     if first.count > MAX_GRID * kind.rows_per_block:
         return _too_many(first.count)
@@ -86,8 +91,8 @@ def row(call: Call) -> Plan | Rejected:
         _eps(call),
     )
     variant = "" if kind.resident else "_stream"
-    defines = (("PASS", "WHOLE"), *code_defines(call))
-    kernel = kind.kernel(_FOLDER / "rows.cu", "quantize_rows", defines, variant)
+    made = (("PASS", "WHOLE"), *defines)
+    kernel = kind.kernel(_FOLDER / "rows.cu", "quantize_rows", made, variant)
     return Plan((row_launch(kernel, kind, first, args),))
 
 
@@ -111,8 +116,6 @@ def plan_groups(
     size: int,
     defines: Sequence[tuple[str, int | str]],
     given: Argument,
-    source: Path = _FOLDER / "groups.cu",
-    entry: str = "quantize_groups",
 ) -> Plan | Rejected:
     """q and a scale per `size` columns, which is made from what is `given` too: one launch. x may have two
     rows for each of q's."""
@@ -141,7 +144,7 @@ def plan_groups(
         ("given", given),
     )
     made = (("PASS", "GROUPS"), *defines, ("STRIDED", int(strided)))
-    kernel = kind.kernel(source, entry, made)
+    kernel = kind.kernel(_FOLDER / "groups.cu", "quantize_groups", made)
     return Plan((Launch(kernel, (grid, 1, 1), args),))
 
 

@@ -230,3 +230,20 @@ DEVICE void store_part(uint8_t* row, Index first, Index length, const Vector<T, 
 #endif
 }
 #endif
+
+// What is quantised: rows of x, or with GATED what silu_and_mul makes of two rows of x. `row` and `lane_row` are the first of
+// these, the latter a `lane_ptr`.
+#if defined(GATED)
+#include "silu_and_mul_quant/gated.h"
+#else
+constexpr int X_ROWS = 1;
+template <bool STREAMING, class Index>
+DEVICE void load_source(Vector<T, VEC> (&held)[CHUNKS], const T* lane_row, int64_t, Index base, Index length) {
+    load_vectors<STREAMING>(held, lane_row, base, length);
+}
+template <class Index>
+DEVICE void load_source_parts(Vector<T, VEC> (&held)[CHUNKS], const T* row, int64_t, Index begin, Index length) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) held[c] = load_part(row, begin + c * CHUNK, length);
+}
+#endif

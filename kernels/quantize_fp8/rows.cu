@@ -12,7 +12,7 @@ void quantize_rows(const T* x, uint8_t* q, float* scale, int64_t rows, int lengt
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
     Vector<T, VEC> held[CHUNKS];
-    load_vectors<true>(held, lane_ptr(x + row * x_stride), 0, count);    // zeros beyond the row
+    load_source<true>(held, lane_ptr(x + X_ROWS * row * x_stride), x_stride, 0, count);    // zeros beyond the row
     const float own = scale_of(amax_of<T>(greatest_of_row(greatest(held), partial)), eps);
     const float inverse = div_rn(1.0f, own);
     if (row_lane() == 0 && row < rows) scale[row] = own;
@@ -27,13 +27,13 @@ KERNEL(THREADS)
 void quantize_rows_stream(const T* x, uint8_t* q, float* scale, int64_t length, int64_t x_stride, int64_t q_stride,
                           float eps) {
     SHARED RowPartial<1> partial;
-    const T* source = lane_ptr(x + block_x() * x_stride);
+    const T* source = lane_ptr(x + X_ROWS * block_x() * x_stride);
     uint8_t* target = lane_ptr(q + block_x() * q_stride);
     uint32_t most = 0;
     int64_t base = 0;
     for (; base < length; base += TILE) {
         Vector<T, VEC> held[CHUNKS];
-        load_vectors<false>(held, source, base, length);
+        load_source<false>(held, source, x_stride, base, length);
         most = Greatest::of(most, greatest(held));
     }
     const float own = scale_of(amax_of<T>(greatest_of_row(most, partial)), eps);
@@ -41,7 +41,7 @@ void quantize_rows_stream(const T* x, uint8_t* q, float* scale, int64_t length, 
     if (row_lane() == 0) scale[block_x()] = own;
     for (base -= TILE; base >= 0; base -= TILE) {
         Vector<T, VEC> held[CHUNKS];
-        load_vectors<true>(held, source, base, length);
+        load_source<true>(held, source, x_stride, base, length);
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             store_codes(target + base + c * CHUNK, base + chunk_column(c), length, held[c], inverse);

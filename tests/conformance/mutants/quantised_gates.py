@@ -10,7 +10,7 @@ from .registry import Edit, adder, source
 from .tools import truncated
 
 FOLDER = "silu_and_mul_quant"
-HEADER, ROWS, GROUPS = f"{FOLDER}/gated.h", f"{FOLDER}/rows.cu", f"{FOLDER}/groups.cu"
+HEADER, ROWS, GROUPS = f"{FOLDER}/gated.h", "quantize_fp8/rows.cu", "quantize_fp8/groups.cu"
 TRITON = f"{FOLDER}/triton_impl.py"
 rows = adder("silu_and_mul_quant")
 groups = adder("silu_and_mul_quant_1x128")
@@ -284,13 +284,13 @@ source(
 )
 source(
     *("silu_and_mul_quant", "cpp", "gfx942", "up of the row after"),
-    Edit(ROWS, "load_gated<true>(held, gate, gate + x_stride, 0, count);",
-         "load_gated<true>(held, gate, gate + 2 * x_stride, 0, count);"),
+    Edit(HEADER, "load_vectors<STREAMING>(up, lane_row + x_stride, base, length);",
+         "load_vectors<STREAMING>(up, lane_row + 2 * x_stride, base, length);"),
 )  # fmt: skip
 source(
     *("silu_and_mul_quant", "cpp", "gfx942", "silu of up"),
-    Edit(HEADER, "activation_of<ACTIVATION_SILU, !NARROW>(gate[i]) * up[i]",
-         "activation_of<ACTIVATION_SILU, !NARROW>(up[i]) * gate[i]"),
+    Edit(HEADER, "activation_of<ACTIVATION_SILU, !NARROW>(gate[c][i]) * up[c][i]",
+         "activation_of<ACTIVATION_SILU, !NARROW>(up[c][i]) * gate[c][i]"),
 )  # fmt: skip
 source(
     *("silu_and_mul_quant_1x128", "cpp", "gfx942", "a lane's two groups under the scale of the first"),
