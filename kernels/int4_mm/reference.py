@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from portable.kernels._lib import minifloat
+
 ZERO_POINT = 8
 """That of codes without one: the middle of 0 to 15."""
 
 
 def numbers(weight: Tensor, zero_point: Tensor | None = None) -> Tensor:
     """The codes less their zero points, int16: those of weight [..., G, P] are [..., G, 2 * P]."""
-    code = torch.stack([weight & 15, weight >> 4], -1).flatten(-2).to(torch.int16)
+    code = minifloat.unpack(weight).to(torch.int16)
     return code - (ZERO_POINT if zero_point is None else zero_point.to(torch.int16).unsqueeze(-1))
 
 

@@ -25,6 +25,7 @@ from portable.kernels._lib.plans.row_class import (
     stride_arguments,
     vector_length,
 )
+from portable.kernels.quantize_fp8.slabs import slabs
 from portable.layout import Rows, ceil_div, rows
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, Workspace
 
@@ -37,8 +38,6 @@ TILE_CHUNKS = 8
 """Vectors of a lane of a 128x128 tile: 256 threads of 16-bit elements, 512 of float32."""
 STRIP_LANES, STRIP_CHUNKS = 8, 4
 """Lanes side by side that have 128 bytes of a row, a strip of columns, and rows of a lane in flight."""
-TALL = 128
-"""Rows of a strip that go through shared memory at a time."""
 BLOCKS, LEAST_SLICES, SLICE_CHUNKS = 8, 2, 4
 """The most blocks a multiprocessor that read a whole tensor, the fewest slices of it that each takes where it
 has as many, and vectors of a slice that a lane has in flight."""
@@ -56,13 +55,6 @@ def _eps(call: Call) -> tuple[str, Argument]:
 
 def _views(call: Call) -> dict[str, Rows]:
     return {name: rows(call[name]) for name in ("x", "q")}
-
-
-def slabs(call: Call, strips: int, height: int) -> tuple[int, int]:
-    """Into how many slabs the rows of strips of columns are cut, and the rows of one, a multiple of TALL."""
-    wanted = ceil_div(BLOCKS * call.device.multiprocessors, max(strips, 1))
-    slab = max(ceil_div(ceil_div(height, wanted), TALL), 1) * TALL
-    return max(ceil_div(height, slab), 1), slab
 
 
 def _too_many(blocks: int) -> Rejected:
@@ -183,7 +175,7 @@ def columns(call: Call) -> Plan | Rejected:
     vector, unaligned, strided = _vectors(call, {"x": first})
     strip = STRIP_LANES * vector
     across = ceil_div(length, strip)
-    down, slab = slabs(call, across * matrices, height)
+    down, slab = slabs(call.device, across * matrices, height)
     blocks = matrices * down * across
     if blocks > MAX_GRID:
         return _too_many(blocks)

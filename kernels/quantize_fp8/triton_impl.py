@@ -12,6 +12,7 @@ import triton.language as tl
 
 from portable.dtypes import itemsize
 from portable.kernels._lib.minifloat import largest
+from portable.kernels._lib.triton.activations import activate
 from portable.kernels._lib.triton.minifloat import converts, encode, format_of
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
@@ -29,6 +30,7 @@ from portable.kernels._lib.triton.rows import (
     unit_of,
     warps,
 )
+from portable.kernels.quantize_fp8.slabs import TALL, slabs
 from portable.layout import ceil_div, next_power_of_2, rows
 from portable.plan import (
     Argument,
@@ -50,6 +52,9 @@ tile at a time, where each element has a pointer and a mask of its own (UNIT 1):
 SLAB = 8
 STRIP = 64
 """Columns of a program that makes rows of columns."""
+GATED_ELEMENTS = 4
+"""Elements of gate and of up that a thread has where each has a pointer and a mask of its own: of 8, short
+rows of float32 spill on sm_90a."""
 PROGRAMS, LEAST_TILES = 8, 2
 """The most programs a multiprocessor that read a whole tensor, and the fewest tiles of it that each takes
 where it has as many."""
@@ -76,9 +81,29 @@ def scale_of(most, eps, largest, POWER_OF_2: tl.constexpr):
 
 
 @triton.jit
+def source_row(row, GATED: tl.constexpr):
+    """The row of x that `load_source` begins at."""
+    if GATED:
+        row = 2 * row
+    return row
+
+
+@triton.jit
+def load_source(ptrs, x_stride, mask, UNIT: tl.constexpr, GATED: tl.constexpr):
+    """What is quantised: x, or with GATED silu(gate) * up in float32, rounded to x's type, of it and the row
+    after it. 0 where there is nothing."""
+    x = tl.load(ptrs, mask=mask, other=0.0)
+    if GATED:
+        WIDE: tl.constexpr = x.dtype.primitive_bitwidth > 16
+        up = tl.load(ptrs + divisible(x_stride, UNIT), mask=mask, other=0.0).to(tl.float32)
+        x = (activate(x.to(tl.float32), "silu", WIDE) * up).to(x.dtype)
+    return x
+
+
+@triton.jit
 def quantize_rows(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, count, length, eps, largest,
-    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr, GATED: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows of at most BLOCK elements."""
@@ -86,7 +111,8 @@ def quantize_rows(
     there = row < count
     col = tl.arange(0, BLOCK)[None, :]
     mask = there[:, None] & (col < divisible(length, UNIT))
-    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0)
+    ptrs = row_starts(x_ptr, source_row(row, GATED), x_stride, UNIT) + col
+    x = load_source(ptrs, x_stride, mask, UNIT, GATED)
     scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + row, scale, mask=there)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
@@ -97,25 +123,26 @@ def quantize_rows(
 @triton.jit
 def quantize_rows_stream(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, length, eps, largest,
-    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr, GATED: tl.constexpr,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A row of any length, read twice, the second time backwards."""
     row = tl.program_id(0).to(tl.int64)
-    x_row = x_ptr + row * divisible(x_stride, UNIT)
+    x_row = x_ptr + source_row(row, GATED) * divisible(x_stride, UNIT)
     q_row = q_ptr + row * divisible(q_stride, UNIT)
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)
     most = tl.zeros([BLOCK], tl.int32)
     for start in range(0, length, BLOCK):
         col = start + lane
-        most = tl.maximum(most, magnitudes(tl.load(x_row + col, mask=col < length, other=0.0)))
+        x = load_source(x_row + col, x_stride, col < length, UNIT, GATED)
+        most = tl.maximum(most, magnitudes(x))
     scale = scale_of(tl.max(most, axis=0), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + row, scale)
     inverse = tl.div_rn(1.0, scale)
     for start in range(0, length, BLOCK):
         col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
-        x = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
+        x = load_source(x_row + col, x_stride, col < length, UNIT, GATED).to(tl.float32)
         codes = encode(x * inverse, FORMAT, CONVERT)
         tl.store(q_row + col, codes, mask=col < length)
 
@@ -149,12 +176,13 @@ def store_pairs(
 @triton.jit
 def quantize_groups(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, groups, across, length, eps, largest,
-    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr, GATED: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS of the `groups`, of BLOCK columns each; a row of x has `across` of them."""
     group, there, row, first, lane, mask = group_tile(groups, across, length, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
-    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + first + lane, mask=mask, other=0.0)
+    ptrs = row_starts(x_ptr, source_row(row, GATED), x_stride, UNIT) + first + lane
+    x = load_source(ptrs, x_stride, mask, UNIT, GATED)
     scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + group, scale, mask=there)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
@@ -339,21 +367,31 @@ def as_bytes(args: Iterable[tuple[str, Argument]]) -> list[tuple[str, Argument]]
 
 def row(call: Call) -> Plan | Rejected:
     """q and scale from x: one launch."""
-    count, length, _ = rows(call["x"])
+    return plan_rows(call)
+
+
+def plan_rows(call: Call, gated: bool = False) -> Plan | Rejected:
+    """q and a scale per row of x, or of what two rows of x make: one launch."""
+    count, length, _ = rows(call["q"])
     unit, args = _aligned(call)
     tile = row_tile(call, length, unit, RESIDENT, RESIDENT_AMD)
+    if gated and unit == 1 and not tile.streams:
+        threads = tile.rows * tile.block // GATED_ELEMENTS
+        tile = replace(tile, num_warps=max(tile.num_warps, warps(call.device, threads)))
     if rejected := too_large(count, length, tile):
         return rejected
     if not tile.streams:
         args.append(("count", Scalar("i64", count)))
     args += [("length", Scalar("i32", length)), *_numbers(call)]
     function = quantize_rows_stream if tile.streams else quantize_rows
-    return Plan((tile_launch(call, tile, function, args, count, *code_constants(call)),))
+    constants = (*code_constants(call), ("GATED", gated))
+    return Plan((tile_launch(call, tile, function, args, count, *constants),))
 
 
-def groups(call: Call) -> Plan | Rejected:
-    """q and a scale per 128 columns: one launch."""
-    return plan_groups(call, quantize_groups, GROUP, code_constants(call), _numbers(call))
+def groups(call: Call, gated: bool = False) -> Plan | Rejected:
+    """q and a scale per 128 columns of x, or of what two rows of x make: one launch."""
+    constants = (*code_constants(call), ("GATED", gated))
+    return plan_groups(call, quantize_groups, GROUP, constants, _numbers(call))
 
 
 def plan_groups(
@@ -416,9 +454,7 @@ def columns(call: Call) -> Plan | Rejected:
     matrices = math.prod(call["x"].shape[:-2])
     unit = unit_of(call, ("x",), ("x",), length)
     across = ceil_div(length, STRIP)
-    wanted = ceil_div(PROGRAMS * call.device.multiprocessors, max(across * matrices, 1))
-    slab = max(ceil_div(ceil_div(height, wanted), GROUP), 1) * GROUP
-    down = max(ceil_div(height, slab), 1)
+    down, slab = slabs(call.device, across * matrices, height)
     grid = matrices * down * across
     if grid > MAX_GRID:
         return Rejected(f"{grid} strips: more than {MAX_GRID}")
@@ -433,7 +469,7 @@ def columns(call: Call) -> Plan | Rejected:
     ]
     row_unit = 16 if height % 16 == 0 and call["q"].alignment >= 16 else 1
     outputs = [("q_ptr", Pointer("q", row_unit > 1, dtype="uint8")), ("scale_ptr", Pointer("scale"))]
-    tall, per_thread = (GROUP, ELEMENTS) if min(unit, row_unit) > 1 else (GROUP // 4, ELEMENTS // 4)
+    tall, per_thread = (TALL, ELEMENTS) if min(unit, row_unit) > 1 else (TALL // 4, ELEMENTS // 4)
     tile = RowTile(tall, STRIP, unit, warps(call.device, tall * STRIP // per_thread), False)
     codes = tile.kernel(quantize_columns, *code_constants(call), ("ROW_UNIT", row_unit))
     launches = (

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from portable.kernels._lib import minifloat
+
 Call = Callable[[dict[str, Any]], tuple[Tensor, ...]]
 FACTORS = (1.0, 2.0**-20, 2.0**12)
 LENGTHS = (66, 130, 700, 5000)
@@ -19,7 +21,7 @@ LENGTHS = (66, 130, 700, 5000)
 
 def unpacked(q: Tensor) -> Tensor:
     """The codes of bytes, that of the even column first."""
-    return torch.stack([q & 15, q >> 4], -1).flatten(-2).cpu().to(torch.int64)
+    return minifloat.unpack(q).cpu().to(torch.int64)
 
 
 def near_midpoints() -> tuple[Tensor, Tensor]:

@@ -6,17 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from portable.kernels._lib import minifloat
 from portable.kernels.int4_mm.reference import ZERO_POINT
 from portable.kernels.quantize_int8.reference import half_range, nearest, scale_of
 
 MOST = 15
 """The largest code."""
-
-
-def packed(codes: Tensor) -> Tensor:
-    """Two codes in a byte, the even column's in the lower half."""
-    codes = codes.to(torch.uint8)
-    return codes[..., ::2] | codes[..., 1::2] << 4
 
 
 def _even(x: Tensor) -> Tensor:
@@ -28,7 +23,7 @@ def symmetric(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """q and a scale per row; 7.5 is half the distance from the least to the largest code."""
     scale = scale_of(pad(x.abs(), (0, 1)).amax(-1, keepdim=True), MOST / 2, eps)
     codes = (nearest(_even(x), scale) + ZERO_POINT).clamp(0, MOST)
-    return packed(codes), scale.to(x.dtype)
+    return minifloat.pack(codes.to(torch.uint8)), scale.to(x.dtype)
 
 
 def asymmetric(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,4 +32,4 @@ def asymmetric(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     scale = scale_of(half.double() * 2, MOST, eps)
     zero = (-nearest(least, scale)).clamp(0, MOST)
     codes = (nearest(_even(x), scale) + zero).clamp(0, MOST)
-    return packed(codes), scale.to(x.dtype), zero.to(torch.uint8)
+    return minifloat.pack(codes.to(torch.uint8)), scale.to(x.dtype), zero.to(torch.uint8)

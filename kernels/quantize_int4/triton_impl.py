@@ -5,20 +5,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels._lib.triton.rows import (
-    divisible,
-    row_args,
-    row_starts,
-    row_tile,
-    tile_launch,
-    too_large,
-    unit_of,
-)
+from portable.kernels._lib.triton.rows import divisible, row_starts
 from portable.kernels.int4_mm.reference import ZERO_POINT
-from portable.kernels.quantize_fp8.triton_impl import RESIDENT, magnitudes, scale_of
-from portable.kernels.quantize_int8.triton_impl import SYMMETRIC, above_and_below, nearest
-from portable.layout import rows
-from portable.plan import Call, Plan, Pointer, Rejected, Scalar
+from portable.kernels.quantize_fp8.triton_impl import magnitudes, scale_of
+from portable.kernels.quantize_int8.triton_impl import (
+    SYMMETRIC,
+    above_and_below,
+    nearest,
+    plan_rows,
+    scale_and_zero,
+)
+from portable.plan import Call, Plan, Rejected
+
+_ZERO = ("ZERO", ZERO_POINT)
 
 
 @triton.jit
@@ -26,7 +25,7 @@ def quantize_rows(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, zero_ptr, count, length, eps,
     ZERO: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows of at most BLOCK elements. The scale with zero points is that of halves of the range."""
+    """ROWS rows of at most BLOCK elements."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < count
     length = divisible(length, UNIT)
@@ -37,11 +36,8 @@ def quantize_rows(
         zero = tl.full([ROWS], ZERO, tl.int32)
     else:
         above, below = above_and_below(x)
-        above = tl.maximum(tl.max(above, axis=1), 0).to(tl.float32, bitcast=True)
-        below = tl.maximum(tl.max(below, axis=1), 0).to(tl.float32, bitcast=True)
-        half = above * 0.5 + below * 0.5
-        scale = scale_of(half.to(tl.int32, bitcast=True), eps * 0.5, 7.5, False)  # pyright: ignore[reportArgumentType]
-        zero = nearest(below * tl.div_rn(1.0, scale), 0.0, 15.0)
+        above, below = tl.maximum(tl.max(above, axis=1), 0), tl.maximum(tl.max(below, axis=1), 0)
+        scale, zero = scale_and_zero(above, below, eps, 7.5)  # pyright: ignore[reportArgumentType]
         tl.store(zero_ptr + row, zero.to(tl.uint8), mask=there)
     tl.store(scale_ptr + row, scale, mask=there)
     zero = zero[:, None]
@@ -55,30 +51,9 @@ def quantize_rows(
 
 def symmetric(call: Call) -> Plan | Rejected:
     """q and scale from x: one launch."""
-    return _rows(call)
+    return plan_rows(call, quantize_rows, None, (_ZERO, *SYMMETRIC))
 
 
 def asymmetric(call: Call) -> Plan | Rejected:
     """q, scale and zero point from x: one launch."""
-    return _rows(call, Pointer("zero_point"))
-
-
-def _rows(call: Call, zero_point: Pointer | None = None) -> Plan | Rejected:
-    count, length, _ = rows(call["x"])
-    names = ("x", "q")
-    unit = unit_of(call, names, names, length)
-    tile = row_tile(call, length, unit, RESIDENT)
-    if tile.streams:
-        return Rejected(f"rows of {length} elements: more than a program holds")
-    if rejected := too_large(count, length, tile):
-        return rejected
-    args = [*row_args(call, names, unit > 1), ("scale_ptr", Pointer("scale"))]
-    if zero_point is not None:
-        args.append(("zero_ptr", zero_point))
-    args += [
-        ("count", Scalar("i64", count)),
-        ("length", Scalar("i32", length)),
-        ("eps", Scalar("f32", call.params["eps"])),
-    ]
-    constants = (("ZERO", ZERO_POINT), *(SYMMETRIC if zero_point is None else ()))
-    return Plan((tile_launch(call, tile, quantize_rows, args, count, *constants),))
+    return plan_rows(call, quantize_rows, None, (_ZERO,))

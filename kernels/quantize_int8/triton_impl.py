@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -66,13 +68,13 @@ def symmetric_scale(most, eps):
 
 
 @triton.jit
-def scale_and_zero(above, below, eps):
-    """Of rows that go from -below to above, which are bits of float32. The scale is that of halves, as the
-    difference may be too large for float32."""
+def scale_and_zero(above, below, eps, HALF: tl.constexpr):
+    """Of rows that go from -below to above, which are bits of float32, with codes from 0 to 2 * HALF. The
+    scale is that of halves, as the difference may be too large for float32."""
     below = below.to(tl.float32, bitcast=True)
     half = above.to(tl.float32, bitcast=True) * 0.5 + below * 0.5
-    scale = scale_of(half.to(tl.int32, bitcast=True), eps * 0.5, 127.5, False)  # pyright: ignore[reportArgumentType]
-    return scale, nearest(below * tl.div_rn(1.0, scale), 0.0, 255.0) - 128
+    scale = scale_of(half.to(tl.int32, bitcast=True), eps * 0.5, HALF, False)  # pyright: ignore[reportArgumentType]
+    return scale, nearest(below * tl.div_rn(1.0, scale), 0.0, 2 * HALF)
 
 
 @triton.jit
@@ -91,7 +93,8 @@ def quantize_rows(
     else:
         above, below = above_and_below(x)
         above, below = tl.maximum(tl.max(above, axis=1), 0), tl.maximum(tl.max(below, axis=1), 0)
-        scale, zero = scale_and_zero(above, below, eps)
+        scale, zero = scale_and_zero(above, below, eps, 127.5)  # pyright: ignore[reportArgumentType]
+        zero -= 128
         tl.store(zero_ptr + row, zero, mask=there)
         zeros = zero[:, None]
     tl.store(scale_ptr + row, scale, mask=there)
@@ -123,7 +126,8 @@ def quantize_rows_stream(
     if zero_ptr is None:
         scale, zero = symmetric_scale(tl.max(most, axis=0), eps), None
     else:
-        scale, zero = scale_and_zero(tl.max(most, axis=0), tl.max(below, axis=0), eps)
+        scale, zero = scale_and_zero(tl.max(most, axis=0), tl.max(below, axis=0), eps, 127.5)  # pyright: ignore[reportArgumentType]
+        zero -= 128
         tl.store(zero_ptr + row, zero)
     tl.store(scale_ptr + row, scale)
     inverse = tl.div_rn(1.0, scale)
@@ -148,30 +152,34 @@ def quantize_elements(
 
 def symmetric(call: Call) -> Plan | Rejected:
     """q and scale from x: one launch."""
-    return _rows(call)
+    return plan_rows(call, quantize_rows, quantize_rows_stream, SYMMETRIC)
 
 
 def asymmetric(call: Call) -> Plan | Rejected:
     """q, scale and zero point from x: one launch."""
-    return _rows(call, Pointer("zero_point"))
+    return plan_rows(call, quantize_rows, quantize_rows_stream)
 
 
-def _rows(call: Call, zero_point: Pointer | None = None) -> Plan | Rejected:
+def plan_rows(
+    call: Call, function: Any, stream: Any, constants: Sequence[tuple[str, Any]] = ()
+) -> Plan | Rejected:
+    """q, a scale and, where the op has them, a zero point per row: one launch of `function`, or of `stream`
+    for rows that no program holds, which are refused where that is None."""
     count, length, _ = rows(call["x"])
     names = ("x", "q")
     unit = unit_of(call, names, names, length)
     args = [*row_args(call, names, unit > 1), ("scale_ptr", Pointer("scale"))]
-    tile = row_tile(call, length, unit, RESIDENT, RESIDENT_AMD)
+    tile = row_tile(call, length, unit, RESIDENT, RESIDENT_AMD if stream else None)
+    if tile.streams and stream is None:
+        return Rejected(f"rows of {length} elements: more than a program holds")
     if rejected := too_large(count, length, tile):
         return rejected
-    if zero_point is not None:
-        args.append(("zero_ptr", zero_point))
+    if call.has("zero_point"):
+        args.append(("zero_ptr", Pointer("zero_point")))
     if not tile.streams:
         args.append(("count", Scalar("i64", count)))
     args += [("length", Scalar("i32", length)), ("eps", Scalar("f32", call.params["eps"]))]
-    function = quantize_rows_stream if tile.streams else quantize_rows
-    constants = SYMMETRIC if zero_point is None else ()
-    return Plan((tile_launch(call, tile, function, args, count, *constants),))
+    return Plan((tile_launch(call, tile, stream if tile.streams else function, args, count, *constants),))
 
 
 def static(call: Call) -> Plan | Rejected:

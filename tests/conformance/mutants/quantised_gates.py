@@ -11,7 +11,7 @@ from .tools import truncated
 
 FOLDER = "silu_and_mul_quant"
 HEADER, ROWS, GROUPS = f"{FOLDER}/gated.h", "quantize_fp8/rows.cu", "quantize_fp8/groups.cu"
-TRITON = f"{FOLDER}/triton_impl.py"
+TRITON = "quantize_fp8/triton_impl.py"
 rows = adder("silu_and_mul_quant")
 groups = adder("silu_and_mul_quant_1x128")
 
@@ -298,7 +298,7 @@ source(
 )
 source(
     *("silu_and_mul_quant", "triton", "gfx942", "the product not rounded"),
-    Edit(TRITON, '(activate(gate, "silu", WIDE) * up).to(dtype)', '(activate(gate, "silu", WIDE) * up)'),
+    Edit(TRITON, '"silu", WIDE) * up).to(x.dtype)', '"silu", WIDE) * up)'),
 )
 source(
     *("silu_and_mul_quant", "triton", "gfx942", "a long row's last part alone for the maximum"),
@@ -310,5 +310,5 @@ source(
 )
 source(
     *("silu_and_mul_quant_1x128", "triton", "gfx942", "up is gate"),
-    Edit(TRITON, "up = row_starts(x_ptr, 2 * row + 1, x_stride, UNIT) + first + lane", "up = gate"),
+    Edit(TRITON, "tl.load(ptrs + divisible(x_stride, UNIT), mask=mask", "tl.load(ptrs, mask=mask"),
 )

@@ -142,5 +142,9 @@ source(
 )
 source(
     *("quantize_int4_asymmetric", "triton", "gfx942", "the range not halved"),
-    Edit(TRITON, "half = above * 0.5 + below * 0.5", "half = (above + below) * 0.5"),
+    Edit(
+        "quantize_int8/triton_impl.py",
+        "half = above.to(tl.float32, bitcast=True) * 0.5 + below * 0.5",
+        "half = (above.to(tl.float32, bitcast=True) + below) * 0.5",
+    ),
 )
