@@ -12,6 +12,7 @@ from torch import Tensor
 
 from portable.dispatch.arguments import check_tensor, documented
 from portable.errors import DtypeError, ParameterError, RankError, ShapeError
+from portable.kernels._lib import minifloat
 
 FORMATS = ("gptq", "gptq_v2", "awq", "compressed-tensors", "torchao")
 IN_ORDER, INTERLEAVED = (0, 1, 2, 3, 4, 5, 6, 7), (0, 2, 4, 6, 1, 3, 5, 7)
@@ -63,7 +64,7 @@ def unpack_int4(
     by_rows = format == "compressed-tensors"
     if format == "torchao":
         code, found = weight.view(torch.uint8) ^ 0x88, scale.t()
-        code = torch.stack([code & 15, code >> 4], -1).flatten(1)
+        code = minifloat.unpack(code)
     elif by_rows:
         code, found = _nibbles(weight, IN_ORDER), scale
     elif format == "awq":
@@ -90,7 +91,7 @@ def unpack_int4(
         zero = (zero + (format == "gptq")).to(torch.uint8).contiguous()
     order = None if g_idx is None else _order(name, g_idx, k, groups)
     code = code if order is None else code[:, order]
-    packed = (code[:, 0::2] | code[:, 1::2] << 4).to(torch.uint8)
+    packed = minifloat.pack(code).to(torch.uint8)
     return Int4Weight(packed, found.contiguous(), zero, offset, order)
 
 
@@ -130,7 +131,7 @@ def pack_int4(
         return (weight ^ 0x88).view(torch.int8), scale.t().contiguous(), offset.t().contiguous()
     if half % 4:
         raise ShapeError(name, "weight", tuple(weight.shape), "(N, K / 2) with K a multiple of 8")
-    code = torch.stack([weight & 15, weight >> 4], -1).flatten(1)
+    code = minifloat.unpack(weight)
     if format == "compressed-tensors":
         return _words(code, IN_ORDER), scale.contiguous(), None
     order = INTERLEAVED if format == "awq" else IN_ORDER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from . import integers
 from .registry import Edit, adder, mutant, source
 from .tools import right
 
@@ -11,23 +12,11 @@ TRITON = "quantize_int4/triton_impl.py"
 of_rows = adder("quantize_int4")
 
 
-class Symmetric:
+class Symmetric(integers.Symmetric):
     """The right one, step by step."""
-
-    def amax(self, x):
-        return torch.nn.functional.pad(x.abs(), (0, 1)).amax(-1, keepdim=True)
-
-    def clamped(self, size, eps):
-        return size.clamp(min=torch.tensor(eps).item())
 
     def scale(self, size):
         return (size / 7.5).float()
-
-    def scaled(self, x, scale):
-        return (x * (1 / scale.double()).float().double()).float().double()
-
-    def rounded(self, value):
-        return value.round()
 
     def codes(self, integers):
         return (integers + 8).clamp(0, 15)
@@ -38,9 +27,8 @@ class Symmetric:
     def __call__(self, x, *, eps):
         x = x.double()
         scale = self.scale(self.clamped(self.amax(x), eps))
-        value = self.rounded(self.scaled(torch.nn.functional.pad(x, (0, x.shape[-1] % 2)), scale))
-        codes = self.codes(torch.where(value.isnan(), 0.0, value)).to(torch.uint8)
-        return self.packed(codes), scale
+        even = torch.nn.functional.pad(x, (0, x.shape[-1] % 2))
+        return self.packed(self.codes(self.integers(even, scale)).to(torch.uint8)), scale
 
 
 @of_rows("by 7, with codes from 1")
