@@ -6,8 +6,8 @@ import torch
 
 from portable.kernels._lib import minifloat
 
+from .fused_quantisers import Fused, add_wrong_steps
 from .registry import Edit, adder, source
-from .tools import truncated
 
 FOLDER = "silu_and_mul_quant"
 HEADER, ROWS, GROUPS = f"{FOLDER}/gated.h", "quantize_fp8/rows.cu", "quantize_fp8/groups.cu"
@@ -16,7 +16,7 @@ rows = adder("silu_and_mul_quant")
 groups = adder("silu_and_mul_quant_1x128")
 
 
-class Gated:
+class Gated(Fused):
     """The right one, step by step, in float64; `length` columns, or all, share a scale."""
 
     length = 0
@@ -27,39 +27,8 @@ class Gated:
     def silu(self, gate, dtype):
         return torch.nn.functional.silu(gate)
 
-    def rounded(self, y, dtype):
-        return y.to(dtype).double()
-
-    def measured(self, y, whole):
-        """What the greatest magnitude is of: y as rounded, or the whole y."""
-        return y
-
-    def quantised(self, y, whole):
-        """What q is of."""
-        return y
-
     def amax(self, parts):
         return parts.abs().amax(-1, keepdim=True)
-
-    def least(self, amax, eps):
-        return amax.clamp(min=torch.tensor(eps).item())
-
-    def scale(self, amax, dtype):
-        return (amax / minifloat.largest(dtype)).float()
-
-    def up(self, scale):
-        fraction, exponent = torch.frexp(scale)
-        up = torch.ldexp(torch.ones_like(scale), exponent - (fraction == 0.5).int())
-        return torch.where(scale.isfinite(), up, scale)
-
-    def used(self, scale):
-        return scale
-
-    def returned(self, scale):
-        return scale
-
-    def scaled(self, parts, scale):
-        return (parts * (1 / scale.double()).float().double()).float()
 
     def parts(self, y):
         """y in whole groups, with zeros after its end; of no columns one group for a row, none of 128."""
@@ -72,7 +41,7 @@ class Gated:
         gate, up = self.pair(x.double())
         whole = self.silu(gate, x.dtype) * up
         y = self.rounded(whole, x.dtype)
-        measured = self.parts(self.measured(y, whole))
+        measured = self.parts(self.measured(x, y, whole))
         amax = self.amax(measured) if measured.numel() else measured.sum(-1, keepdim=True)
         scale = self.scale(self.least(amax, eps), dtype)
         scale = self.up(scale) if power_of_2 else scale
@@ -83,6 +52,9 @@ class Gated:
 
 class Groups(Gated):
     length = 128
+
+
+add_wrong_steps(rows, Gated, "product", "eps")
 
 
 @rows("gate and up exchanged")
@@ -128,117 +100,10 @@ class _(Gated):
         return super().silu(gate, dtype).to(dtype).double()
 
 
-@rows("the product not rounded")
-class _(Gated):
-    def rounded(self, y, dtype):
-        return y.float().double()
-
-
-@rows("the product rounded to bfloat16, whatever x is")
-class _(Gated):
-    def rounded(self, y, dtype):
-        return y.to(torch.bfloat16).double()
-
-
-@rows("the product truncated, not rounded")
-class _(Gated):
-    def rounded(self, y, dtype):
-        return truncated(y, dtype).double()
-
-
-@rows("scale of the product before its rounding")
-class _(Gated):
-    def measured(self, y, whole):
-        return whole.float().double()
-
-
-@rows("q of the product before its rounding")
-class _(Gated):
-    def quantised(self, y, whole):
-        return whole.float().double()
-
-
-@rows("greatest element, not the greatest magnitude")
-class _(Gated):
-    def amax(self, parts):
-        return super().amax(parts.clamp(min=0))
-
-
-@rows("NaN passed over by the maximum")
-class _(Gated):
-    def amax(self, parts):
-        return super().amax(parts.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf))
-
-
 @rows("last column left out of the maximum")
 class _(Gated):
     def amax(self, parts):
         return super().amax(torch.nn.functional.pad(parts[..., :-1], (0, 1)))
-
-
-@rows("columns beyond 65,536 left out of the maximum")
-class _(Gated):
-    def amax(self, parts):
-        return super().amax(parts[..., :65536])
-
-
-@rows("without eps, NaN in a row of zeros")
-class _(Gated):
-    def least(self, amax, eps):
-        return amax
-
-
-@rows("eps added instead")
-class _(Gated):
-    def least(self, amax, eps):
-        return amax + torch.tensor(eps).item()
-
-
-@rows("scale of the row beside")
-class _(Gated):
-    def amax(self, parts):
-        found = super().amax(parts)
-        return found.flatten().roll(1).view(found.shape)
-
-
-@rows("largest of e4m3fn for every type")
-class _(Gated):
-    def scale(self, amax, dtype):
-        return super().scale(amax, "float8_e4m3fn")
-
-
-@rows("scale by the reciprocal of the largest")
-class _(Gated):
-    def scale(self, amax, dtype):
-        return (amax * torch.tensor(1 / minifloat.largest(dtype)).double()).float()
-
-
-@rows("power_of_2 forgotten")
-class _(Gated):
-    def up(self, scale):
-        return scale
-
-
-@rows("power of two for the returned scale alone")
-class _(Gated):
-    def up(self, scale):
-        self.own = scale
-        return super().up(scale)
-
-    def used(self, scale):
-        return self.__dict__.pop("own", scale)
-
-
-@rows("the scale that y was multiplied by given back")
-class _(Gated):
-    def returned(self, scale):
-        return (1 / scale.double()).float()
-
-
-@rows("y divided by the scale")
-class _(Gated):
-    def scaled(self, parts, scale):
-        return (parts / scale.double()).float()
 
 
 @groups("a scale per row")

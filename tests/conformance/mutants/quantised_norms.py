@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from portable.kernels._lib import minifloat
-
+from .fused_quantisers import Fused, add_wrong_steps
 from .registry import Edit, adder, source
 from .tools import truncated
 
@@ -14,7 +13,7 @@ TRITON = "rms_norm_quant/triton_impl.py"
 add = adder("rms_norm_quant")
 
 
-class Norm:
+class Norm(Fused):
     """The right one, step by step, in float64."""
 
     def mean(self, x):
@@ -30,42 +29,8 @@ class Norm:
         y = x * self.root(self.mean(x), eps)
         return y if weight is None else y * self.factor(weight, offset)
 
-    def rounded(self, y, dtype):
-        return y.to(dtype).double()
-
-    def measured(self, x, y, whole):
-        """What the greatest magnitude is of: x, y as rounded, or the whole y."""
-        return y
-
     def amax(self, y):
         return torch.nn.functional.pad(y.abs(), (0, 1)).amax(-1, keepdim=True)
-
-    def least(self, amax, eps):
-        return amax.clamp(min=torch.tensor(eps).item())
-
-    def scale(self, amax, dtype):
-        return (amax / minifloat.largest(dtype)).float()
-
-    def up(self, scale):
-        fraction, exponent = torch.frexp(scale)
-        up = torch.ldexp(torch.ones_like(scale), exponent - (fraction == 0.5).int())
-        return torch.where(scale.isfinite(), up, scale)
-
-    def used(self, scale):
-        return scale
-
-    def returned(self, scale):
-        return scale
-
-    def quantised(self, y, whole):
-        """What q is of."""
-        return y
-
-    def scaled(self, y, scale):
-        return (y * (1 / scale.double()).float().double()).float()
-
-    def encoded(self, value, dtype):
-        return minifloat.encode(value, dtype)
 
     def __call__(self, x, weight, *, dtype, eps, weight_offset, scale_eps, power_of_2):
         wide = x.double()
@@ -75,6 +40,9 @@ class Norm:
         scale = self.up(scale) if power_of_2 else scale
         codes = self.encoded(self.scaled(self.quantised(y, whole), self.used(scale)), dtype)
         return codes.view(getattr(torch, dtype)), self.returned(scale)
+
+
+add_wrong_steps(add, Norm, "norm", "scale_eps")
 
 
 @add("weight forgotten")
@@ -161,12 +129,6 @@ class _(Norm):
         return super().amax(y[..., :-1])
 
 
-@add("columns beyond 65,536 left out of the maximum")
-class _(Norm):
-    def amax(self, y):
-        return super().amax(y[..., :65536])
-
-
 @add("reciprocal root of 12 bits")
 class _(Norm):
     def root(self, mean, eps):
@@ -183,36 +145,6 @@ class _(Norm):
 
     def mean(self, x):
         return x.square().to(self.narrow).double().sum(-1, keepdim=True) / max(x.shape[-1], 1)
-
-
-@add("the norm not rounded")
-class _(Norm):
-    def rounded(self, y, dtype):
-        return y.float().double()
-
-
-@add("scale of the norm before its rounding")
-class _(Norm):
-    def measured(self, x, y, whole):
-        return whole.float().double()
-
-
-@add("q of the norm before its rounding")
-class _(Norm):
-    def quantised(self, y, whole):
-        return whole.float().double()
-
-
-@add("the norm truncated, not rounded")
-class _(Norm):
-    def rounded(self, y, dtype):
-        return truncated(y, dtype).double()
-
-
-@add("the norm rounded to bfloat16, whatever x is")
-class _(Norm):
-    def rounded(self, y, dtype):
-        return y.to(torch.bfloat16).double()
 
 
 @add("rounded before the weight")
@@ -248,60 +180,11 @@ class _(Norm):
         return x
 
 
-@add("greatest element, not the greatest magnitude")
-class _(Norm):
-    def amax(self, y):
-        return super().amax(y.clamp(min=0))
-
-
-@add("NaN passed over by the maximum")
-class _(Norm):
-    def amax(self, y):
-        return super().amax(y.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf))
-
-
-@add("without scale_eps")
-class _(Norm):
-    def least(self, amax, eps):
-        return amax
-
-
-@add("scale_eps added instead")
-class _(Norm):
-    def least(self, amax, eps):
-        return amax + torch.tensor(eps).item()
-
-
 @add("one scale for all rows")
 class _(Norm):
     def amax(self, y):
         found = super().amax(y)
         return found.max().expand(found.shape).contiguous() if found.numel() else found
-
-
-@add("scale of the row beside")
-class _(Norm):
-    def amax(self, y):
-        found = super().amax(y)
-        return found.flatten().roll(1).view(found.shape)
-
-
-@add("largest of e4m3fn for every type")
-class _(Norm):
-    def scale(self, amax, dtype):
-        return super().scale(amax, "float8_e4m3fn")
-
-
-@add("scale by the reciprocal of the largest")
-class _(Norm):
-    def scale(self, amax, dtype):
-        return (amax * torch.tensor(1 / minifloat.largest(dtype)).double()).float()
-
-
-@add("power_of_2 forgotten")
-class _(Norm):
-    def up(self, scale):
-        return scale
 
 
 @add("power of two rounded down")
@@ -310,32 +193,10 @@ class _(Norm):
         return torch.where(scale.isfinite(), super().up(scale) / 2, scale)
 
 
-@add("power of two for the returned scale alone")
-class _(Norm):
-    def up(self, scale):
-        self.own = scale
-        return super().up(scale)
-
-    def used(self, scale):
-        return self.__dict__.pop("own", scale)
-
-
-@add("the scale that y was multiplied by given back")
-class _(Norm):
-    def returned(self, scale):
-        return (1 / scale.double()).float()
-
-
 @add("scale off by one unit in the last place")
 class _(Norm):
     def returned(self, scale):
         return torch.nextafter(scale, torch.full_like(scale, torch.inf))
-
-
-@add("y divided by the scale")
-class _(Norm):
-    def scaled(self, y, scale):
-        return (y / scale.double()).float()
 
 
 @add("q cut instead of rounded")
