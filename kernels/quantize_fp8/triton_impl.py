@@ -89,13 +89,13 @@ def source_row(row, GATED: tl.constexpr):
 
 
 @triton.jit
-def load_source(ptrs, x_stride, mask, UNIT: tl.constexpr, GATED: tl.constexpr):
-    """What is quantised: x, or with GATED silu(gate) * up in float32, rounded to x's type, of it and the row
-    after it. 0 where there is nothing."""
-    x = tl.load(ptrs, mask=mask, other=0.0)
+def load_source(start, col, x_stride, mask, UNIT: tl.constexpr, GATED: tl.constexpr):
+    """What is quantised: x, `col` elements from `start`, or with GATED silu(gate) * up in float32, rounded to
+    x's type, of it and the row after it. 0 where there is nothing."""
+    x = tl.load(start + col, mask=mask, other=0.0)
     if GATED:
         WIDE: tl.constexpr = x.dtype.primitive_bitwidth > 16
-        up = tl.load(ptrs + divisible(x_stride, UNIT), mask=mask, other=0.0).to(tl.float32)
+        up = tl.load(start + divisible(x_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
         x = (activate(x.to(tl.float32), "silu", WIDE) * up).to(x.dtype)
     return x
 
@@ -111,8 +111,8 @@ def quantize_rows(
     there = row < count
     col = tl.arange(0, BLOCK)[None, :]
     mask = there[:, None] & (col < divisible(length, UNIT))
-    ptrs = row_starts(x_ptr, source_row(row, GATED), x_stride, UNIT) + col
-    x = load_source(ptrs, x_stride, mask, UNIT, GATED)
+    start = row_starts(x_ptr, source_row(row, GATED), x_stride, UNIT)
+    x = load_source(start, col, x_stride, mask, UNIT, GATED)
     scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + row, scale, mask=there)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
@@ -135,14 +135,14 @@ def quantize_rows_stream(
     most = tl.zeros([BLOCK], tl.int32)
     for start in range(0, length, BLOCK):
         col = start + lane
-        x = load_source(x_row + col, x_stride, col < length, UNIT, GATED)
+        x = load_source(x_row, col, x_stride, col < length, UNIT, GATED)
         most = tl.maximum(most, magnitudes(x))
     scale = scale_of(tl.max(most, axis=0), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + row, scale)
     inverse = tl.div_rn(1.0, scale)
     for start in range(0, length, BLOCK):
         col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
-        x = load_source(x_row + col, x_stride, col < length, UNIT, GATED).to(tl.float32)
+        x = load_source(x_row, col, x_stride, col < length, UNIT, GATED).to(tl.float32)
         codes = encode(x * inverse, FORMAT, CONVERT)
         tl.store(q_row + col, codes, mask=col < length)
 
@@ -181,8 +181,8 @@ def quantize_groups(
 ):  # fmt: skip
     """ROWS of the `groups`, of BLOCK columns each; a row of x has `across` of them."""
     group, there, row, first, lane, mask = group_tile(groups, across, length, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
-    ptrs = row_starts(x_ptr, source_row(row, GATED), x_stride, UNIT) + first + lane
-    x = load_source(ptrs, x_stride, mask, UNIT, GATED)
+    start = row_starts(x_ptr, source_row(row, GATED), x_stride, UNIT) + first
+    x = load_source(start, lane, x_stride, mask, UNIT, GATED)
     scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + group, scale, mask=there)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]

@@ -175,5 +175,5 @@ source(
 )
 source(
     *("silu_and_mul_quant_1x128", "triton", "gfx942", "up is gate"),
-    Edit(TRITON, "tl.load(ptrs + divisible(x_stride, UNIT), mask=mask", "tl.load(ptrs, mask=mask"),
+    Edit(TRITON, "tl.load(start + divisible(x_stride, UNIT) + col, mask", "tl.load(start + col, mask"),
 )
