@@ -29,7 +29,7 @@ def int4_mm(
     offset: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """x @ w.T + bias, of a weight w (N, K) in codes of 4 bits, (..., N) in x's dtype.
+    """x @ w.T + bias, of a weight w (N, K) in codes of 4 bits (W4A16), (..., N) in x's dtype.
 
     x: (..., K), bfloat16, float16 or float32. weight: uint8, (N, K / 2), codes 0 to 15, two in a byte: that
     of the even k in the lower half, that of the odd k after it in the upper half. scale: (N, K / group), of
