@@ -173,7 +173,8 @@ class TritonKernel:
     """A `@triton.jit` function with its constexprs fixed; a constexpr of None drops a pointer.
 
     `options` holds compiler options that one vendor alone understands, e.g. ("waves_per_eu", 2), and settings
-    of Triton while it compiles, e.g. ("knob.amd.use_async_copy", True); `pdl` is NativeKernel's.
+    of Triton while it compiles, e.g. ("knob.amd.use_async_copy", True). One with a true constant PDL is
+    launched as NativeKernel's `pdl` says.
     """
 
     function: Any
@@ -181,11 +182,14 @@ class TritonKernel:
     num_warps: int = 4
     num_stages: int = 2
     options: tuple[tuple[str, Any], ...] = ()
-    pdl: bool = False
 
     @property
     def name(self) -> str:
         return self.function.__name__
+
+    @property
+    def pdl(self) -> bool:
+        return ("PDL", True) in self.constants
 
 
 @dataclass(frozen=True, slots=True)

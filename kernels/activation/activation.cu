@@ -1,5 +1,4 @@
 // y = activation(x), elementwise, in float32, rounded once.
-#include "_lib/ptx/pdl.h"
 #include "_lib/rows/activation.h"
 #include "_lib/rows/elementwise.h"
 

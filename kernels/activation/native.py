@@ -13,6 +13,4 @@ SOURCE = Path(__file__).with_name("activation.cu")
 
 def forward(call: Call) -> Plan | Rejected:
     """y from x: one launch."""
-    return elementwise_plan(
-        call, ("x", "y"), SOURCE, "activation_forward", (activation_define(call),), pdl=True
-    )
+    return elementwise_plan(call, ("x", "y"), SOURCE, "activation_forward", (activation_define(call),))

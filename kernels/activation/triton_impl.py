@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from portable.kernels._lib.triton.activations import activate
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import UNFUSED, element_tile, plan_elementwise, row_starts
 from portable.plan import Call, Plan, Rejected
 
@@ -13,9 +14,10 @@ from portable.plan import Call, Plan, Rejected
 @triton.jit
 def activation_elements(
     x_ptr, x_stride, y_ptr, y_stride, count, length, chunks,
-    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y = activation(x) for one tile."""
+    enter_pdl(PDL)
     WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)

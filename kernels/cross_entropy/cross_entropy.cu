@@ -20,6 +20,7 @@ KERNEL(THREADS)
 void cross_entropy_forward(const T* logits, const int64_t* target, const float* weight, float* loss, float* lse,
                            int64_t rows, int length, int64_t logits_stride, int64_t ignore_index,
                            float label_smoothing, float softcap, float z_loss) {
+    enter_pdl();
     constexpr Third THIRD = !SMOOTHING ? NOTHING : WEIGHT ? WEIGHTED : ELEMENTS;
     SHARED RowPartial<LogSumExp<THIRD>::COUNT> partial;
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -67,6 +68,7 @@ void cross_entropy_backward(const float* dloss, const float* dlse, const T* logi
                             const float* weight, const float* weight_mean, const float* lse, T* dlogits, int64_t rows,
                             int64_t length, int64_t logits_stride, int64_t dlogits_stride, int across,
                             int64_t ignore_index, float label_smoothing, float softcap, float z_loss) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     const bool real = slice.length > 0;
     const int64_t wanted = real ? target[slice.row] : ignore_index;

@@ -14,6 +14,7 @@ from portable.kernels._lib.triton.log_sum_exp import (
     scan_plan,
 )
 from portable.kernels._lib.triton.math import softcapped
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import divisible, element_tile, row_starts
 from portable.plan import Argument, Call, Plan, Rejected, Scalar
 
@@ -22,12 +23,13 @@ from portable.plan import Argument, Call, Plan, Rejected, Scalar
 def cross_entropy_rows(
     logits_ptr, target_ptr, weight_ptr, loss_ptr, lse_ptr, logits_stride, count, length,
     ignore_index, label_smoothing, softcap, z_loss,
-    SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
+    PDL: tl.constexpr, SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
     """loss and lse of ROWS rows of any length. Rows whose target is ignore_index are not read; no address
     follows from a target outside its row, whose loss is NaN."""
+    enter_pdl(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     target = tl.load(target_ptr + row, mask=row < count, other=ignore_index).to(tl.int64)
     ignored = target == ignore_index
@@ -84,12 +86,13 @@ def cross_entropy_rows(
 def cross_entropy_backward_elements(
     dloss_ptr, dlse_ptr, logits_ptr, target_ptr, weight_ptr, weight_mean_ptr, lse_ptr, dlogits_ptr,
     logits_stride, dlogits_stride, count, length, chunks, ignore_index, label_smoothing, softcap, z_loss,
-    SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
+    PDL: tl.constexpr, SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """With p = exp(score - lse), o = (1 - smoothing) * weight[target] and m = smoothing * weight_mean, for
     one tile: (dloss * ((o + m + 2 * z_loss * lse) * p - o * one-hot - smoothing * weight / classes) + dlse *
     p) * score'; zeros in ignored rows, which are not read."""
+    enter_pdl(PDL)
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     target = tl.load(target_ptr + row, mask=row < count, other=ignore_index).to(tl.int64)
     kept = target != ignore_index

@@ -38,6 +38,7 @@ DEVICE void load_codes(uint32_t (&code)[VEC], const uint8_t* address, int64_t co
 KERNEL(THREADS)
 void dequantize(const uint8_t* q, const S* scale, const int32_t* zero_point, T* y, int64_t rows, int64_t length,
                 int64_t q_stride, int64_t y_stride, int across, int64_t groups, int64_t height, int64_t down) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     if (slice.length == 0) return;
     int64_t line = slice.row;

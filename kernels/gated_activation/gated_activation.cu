@@ -1,7 +1,6 @@
 // y = activation(gate) * up, gate and up two neighbouring rows of x, and its gradient; in float32, rounded once.
 //
 // PASS names the one kernel to build. Strides of x and dx are from gate to up, half of those from gate to gate.
-#include "_lib/ptx/pdl.h"
 #include "_lib/rows/activation.h"
 #include "_lib/rows/elementwise.h"
 #include "linear/activation_derivative.h"
@@ -32,6 +31,7 @@ void gated_activation_forward(const T* x, T* y, int64_t rows, int64_t length, in
 KERNEL(THREADS)
 void gated_activation_backward(const T* dy, const T* x, T* dx, int64_t rows, int64_t length, int64_t dy_stride,
                                int64_t x_stride, int64_t dx_stride, int across) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     const T* gate = x + 2 * slice.row * x_stride;
     T* dgate = dx + 2 * slice.row * dx_stride;

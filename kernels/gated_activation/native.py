@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_name("gated_activation.cu")
 def forward(call: Call) -> Plan | Rejected:
     """y from x, [*, 2, N]: one launch."""
     defines = (("PASS", "FORWARD"), activation_define(call))
-    return elementwise_plan(call, ("x", "y"), SOURCE, "gated_activation_forward", defines, pdl=True)
+    return elementwise_plan(call, ("x", "y"), SOURCE, "gated_activation_forward", defines)
 
 
 def backward(call: Call) -> Plan | Rejected:

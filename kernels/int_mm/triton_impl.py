@@ -161,5 +161,5 @@ def _plan(call: Call, product: Problem, scales: tuple[Scale, ...]) -> Plan | Rej
     if device.arch.startswith("gfx11"):
         stages = 1  # of two, Triton 3.7 leaves out the wait for the stores to LDS (docs/found/)
     options = tuple((name, value) for name, value in config.items() if name not in TILE + COMPILER)
-    kernel = TritonKernel(int_tile, tuple(constants), warps, stages, (*options, *UNFUSED), pdl)
+    kernel = TritonKernel(int_tile, tuple(constants), warps, stages, (*options, *UNFUSED))
     return Plan((Launch(kernel, (tiles, 1, 1), tuple(args)),))

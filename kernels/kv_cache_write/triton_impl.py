@@ -7,6 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.pdl import enter_pdl, supports_pdl
 from portable.kernels._lib.triton.rows import MIN_BLOCK, divisible, setting, warps
 from portable.kernels.kv_cache_write.native import TENSORS, numbers, strides, too_large, unit_of
 from portable.layout import ceil_div, next_power_of_2
@@ -51,10 +52,11 @@ def kv_cache_write_tokens(
     k_cache_page, k_cache_place, k_cache_head, k_cache_element,
     v_cache_page, v_cache_place, v_cache_head, v_cache_element,
     slots_token, tokens, heads, page, places, k_blocks,
-    K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, UNIT: tl.constexpr,
+    PDL: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, UNIT: tl.constexpr,
     TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The first `k_blocks` programs of a token take its columns of k, the others those of v."""
+    enter_pdl(PDL)
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     inside = token < tokens
     slots = slots_ptr + token * slots_token
@@ -91,6 +93,7 @@ def forward(call: Call) -> Plan | Rejected:
         "UNIT": unit,
         "TOKENS": each,
         "BLOCK": block,
+        "PDL": supports_pdl(call.device),
     }
     args: list[tuple[str, Argument]] = [(f"{name}_ptr", Pointer(name, unit > 1)) for name in TENSORS]
     args += [("slots_ptr", Pointer("slots")), *strides(call), *numbers(call)]

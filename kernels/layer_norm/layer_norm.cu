@@ -10,7 +10,6 @@
 // registers for.
 #define CENTERED 1
 #include "_lib/rows/moments.h"
-#include "_lib/ptx/pdl.h"
 #include "_lib/rows/norm_rows.h"
 
 // The sum over the vectors that the lane holds.
@@ -212,6 +211,7 @@ ROW_KERNEL
 void layer_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
                          int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
                          int blocks) {
+    enter_pdl();
     SHARED RowPartial<4> partial[2];
     rows_start(partial[0], partial[1]);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -293,6 +293,7 @@ void layer_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float*
 KERNEL(THREADS)
 void layer_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t rows,
                               int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
+    enter_pdl();
     SHARED RowPartial<2> partial[2];
     const float per_element = div_rn(1.0f, static_cast<float>(length));
     const W* scales = lane_ptr(weight);
@@ -329,6 +330,7 @@ void layer_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, f
 KERNEL(THREADS)
 void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t length,
                                 int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
+    enter_pdl();
     SHARED RowPartial<2> partial[2];
     const T* dy_row = lane_ptr(dy + block_x() * dy_stride);
     const T* x_row = lane_ptr(x + block_x() * x_stride);
@@ -372,6 +374,7 @@ void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx,
 KERNEL(THREADS)
 void layer_norm_backward_columns(const T* dy, const T* x, const float* saved, float* columns, int64_t rows,
                                  int64_t length, int64_t dy_stride, int64_t x_stride, int blocks) {
+    enter_pdl();
     sum_columns(dy, x, saved, columns, rows, length, dy_stride, x_stride, blocks);
 }
 #endif
@@ -382,6 +385,7 @@ RING_KERNEL
 void layer_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
                         int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
                         int blocks) {
+    enter_pdl();
     ring_gradient(dy, x, weight, dx, columns, rows, length, dy_stride, x_stride, dx_stride, eps, blocks);
 }
 #endif
@@ -391,6 +395,7 @@ void layer_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, f
 RING_KERNEL
 void layer_norm_forward_ring(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
                              int64_t x_stride, int64_t y_stride, float eps, int blocks) {
+    enter_pdl();
     ring_norm(x, weight, bias, y, rows, length, x_stride, y_stride, eps, blocks);
 }
 #endif

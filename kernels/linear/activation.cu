@@ -6,6 +6,7 @@
 KERNEL(THREADS)
 void activation_backward(const T* dy, const T* z, T* dz, int64_t rows, int64_t length, int64_t dy_stride,
                          int64_t z_stride, int64_t dz_stride, int across) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     Vector<T, VEC> held_dy[CHUNKS];
     Vector<T, VEC> held_z[CHUNKS];

@@ -10,6 +10,7 @@ constexpr int WIDTH = LANES * CHUNKS * VEC;
 KERNEL(THREADS)
 void activation_sums(const T* dy, const T* z, T* dz, float* partial, int64_t rows, int64_t length,
                      int64_t dy_stride, int64_t z_stride, int64_t dz_stride, int across, int64_t most) {
+    enter_pdl();
     SHARED float scratch[ROWS][WIDTH];
     const unsigned block = static_cast<unsigned>(block_x());
     const unsigned group = block / static_cast<unsigned>(across);

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from portable.kernels._lib.triton.activations import times_slope
 from portable.kernels._lib.triton.norm_backward import sum_partials
+from portable.kernels._lib.triton.pdl import enter_pdl, pdl_constant
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     MIN_BLOCK,
@@ -34,9 +35,10 @@ SUM_COLUMNS, SUM_TILE, SUM_THREADS, SUM_ROWS, SUM_PROGRAMS, SUM_STAGES = 256, 20
 @triton.jit
 def activation_backward_elements(
     dy_ptr, dy_stride, z_ptr, z_stride, dz_ptr, dz_stride, count, length, chunks,
-    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dz = dy * activation'(z) for one tile. relu' is 0 at 0 and 1 at NaN, as in torch."""
+    enter_pdl(PDL)
     WIDE: tl.constexpr = dz_ptr.dtype.element_ty.primitive_bitwidth > 16
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
@@ -48,11 +50,12 @@ def activation_backward_elements(
 @triton.jit
 def activation_sums(
     dy_ptr, dy_stride, z_ptr, z_stride, dz_ptr, dz_stride, partial_ptr, count, length, chunks, most,
-    ACTIVATION: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr, ACTIVATION: tl.constexpr, STAGES: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """BLOCK columns of `most` rows: dz, and the sums of its columns before it is rounded, to a line of
     partial, float32 [groups, length]."""
+    enter_pdl(PDL)
     WIDE: tl.constexpr = dz_ptr.dtype.element_ty.primitive_bitwidth > 16
     group = tl.program_id(0) // chunks
     length = divisible(length, UNIT)
@@ -101,8 +104,10 @@ def activation_backward_sums(call: Call) -> Plan | Rejected:
     args.append(("partial_ptr", Pointer("partial", True)))
     sizes = {"length": length, "chunks": chunks, "most": most}
     args += [("count", Scalar("i64", count)), *((name, Scalar("i32", size)) for name, size in sizes.items())]
-    kernel = tile.kernel(activation_sums, ("ACTIVATION", call.params["activation"]), ("STAGES", SUM_STAGES))
-    adding = RowTile(32, 64, unit, 4, False).kernel(sum_partials, ("db_ptr", None), ("dbias_ptr", None))
+    pdl = pdl_constant(call.device)
+    constants = (("ACTIVATION", call.params["activation"]), ("STAGES", SUM_STAGES), pdl)
+    kernel = tile.kernel(activation_sums, *constants)
+    adding = RowTile(32, 64, unit, 4, False).kernel(sum_partials, ("db_ptr", None), ("dbias_ptr", None), pdl)
     adding_args = [("dw_ptr", Pointer("partial", True)), ("dweight_ptr", Pointer("dbias", unit > 1))]
     adding_args += [("lines", Scalar("i32", groups)), ("length", Scalar("i32", length))]
     launches = (

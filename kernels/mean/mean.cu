@@ -4,6 +4,7 @@
 
 KERNEL(THREADS)
 void mean_forward(const T* x, T* y, int64_t rows, int length, int64_t x_stride) {
+    enter_pdl();
     SHARED RowPartial<1> partial;
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from portable.kernels._lib.triton.log_sum_exp import scan_plan
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import divisible, row_starts
 from portable.plan import Call, Plan, Rejected
 
@@ -13,10 +14,11 @@ from portable.plan import Call, Plan, Rejected
 @triton.jit
 def mean_rows(
     x_ptr, y_ptr, x_stride, count, length,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The means of ROWS rows. Every lane adds up its own columns; the order of a row's additions follows from
     its length and alignment alone."""
+    enter_pdl(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < count
     n = length.to(tl.float32)

@@ -8,6 +8,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import MIN_BLOCK, divisible
 from portable.kernels.kv_cache_write.triton_impl import copy_columns, slots_of
 from portable.kernels.qk_norm_rope_kv_write.native import CACHES, steps, too_large, vector
@@ -26,12 +27,14 @@ def qk_norm_rope_kv_write_tokens(
     v_ptr, v_cache_ptr, slots_ptr, v_sequence, v_token, v_head, k_cache_page, k_cache_place, k_cache_head,
     v_cache_page, v_cache_place, v_cache_head, slots_sequence, slots_token, page, places,
     k_cache_element, v_cache_element, k_blocks,
-    INTERLEAVED: tl.constexpr, UNIT: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
+    PDL: tl.constexpr, INTERLEAVED: tl.constexpr, UNIT: tl.constexpr,
+    TOKENS: tl.constexpr, HEADS: tl.constexpr,
     SIZE: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
     V_SIZE: tl.constexpr, V_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The first `q_blocks` programs of a token take its heads of q, the next `k_blocks` those of k, which go
     into the cache that `k_rotated_ptr` is, and the others columns of v."""
+    enter_pdl(PDL)
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     inside = token < tokens
     sequence, place = token // length, token % length

@@ -29,6 +29,7 @@ DEVICE int own_column(int i) { return STRIDED ? group_lane() + i * GROUP_LANES :
 #if PASS == AMAX
 KERNEL(THREADS)
 void column_amax(const T* x, float* amax, int64_t height, int64_t length, int64_t x_stride, int down, int across, int slab) {
+    enter_pdl();
     SHARED uint32_t of_slot[ROWS][LANES * WORDS];
     const Slab own = slab_of(static_cast<unsigned>(block_x()), down, across, slab, height);
     const T* source = x + own.matrix * height * x_stride;
@@ -86,6 +87,7 @@ DEVICE void load_tile(Vector<T, VEC> (&held)[QUAD], const T* source, int64_t x_s
 KERNEL(THREADS)
 void quantize_columns(const T* x, uint8_t* q, float* scale, const float* amax, int64_t height, int64_t length,
                       int64_t x_stride, int down, int across, int slab, int blocks, float eps) {
+    enter_pdl();
     SHARED words<16> codes[2][GROUP][PIECES];
     SHARED float inverse_of[GROUP];
     // Backwards: what the first launch read last may still be in the L2 cache.

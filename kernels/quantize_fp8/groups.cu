@@ -22,6 +22,7 @@ typedef Float32Scale Scale;
 KERNEL(THREADS)
 void quantize_groups(const T* x, uint8_t* q, Scale::Stored* scale, int64_t rows, int64_t length, int64_t x_stride,
                      int64_t q_stride, int64_t groups, int across, GIVEN given) {
+    enter_pdl();
     const Scale scaling(given);
     const RowSlice slice = row_slice(rows, length, across);
     const int64_t begin = slice.base + (row_lane() & ~(GROUP_LANES - 1)) * VEC;
@@ -46,6 +47,7 @@ void quantize_groups(const T* x, uint8_t* q, Scale::Stored* scale, int64_t rows,
 KERNEL(THREADS)
 void quantize_tiles(const T* x, uint8_t* q, float* scale, int64_t height, int64_t length, int64_t x_stride,
                     int64_t q_stride, int down, int across, float eps) {
+    enter_pdl();
     static_assert(LANES == GROUP_LANES && ROWS * CHUNKS == GROUP, "a block has a tile");
     SHARED float of_warp[WARPS];
     const unsigned block = static_cast<unsigned>(block_x());

@@ -8,6 +8,7 @@
 KERNEL(THREADS)
 void quantize_rows(const T* x, uint8_t* q, float* scale, int64_t rows, int length, int64_t x_stride, int64_t q_stride,
                    float eps) {
+    enter_pdl();
     SHARED RowPartial<1> partial;
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
@@ -26,6 +27,7 @@ void quantize_rows(const T* x, uint8_t* q, float* scale, int64_t rows, int lengt
 KERNEL(THREADS)
 void quantize_rows_stream(const T* x, uint8_t* q, float* scale, int64_t length, int64_t x_stride, int64_t q_stride,
                           float eps) {
+    enter_pdl();
     SHARED RowPartial<1> partial;
     const T* source = lane_ptr(x + X_ROWS * block_x() * x_stride);
     uint8_t* target = lane_ptr(q + block_x() * q_stride);

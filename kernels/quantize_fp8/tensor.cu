@@ -19,6 +19,7 @@ DEVICE uint32_t greatest_of_block(uint32_t most) {
 // Slices of LANES * CHUNKS vectors of a row, `across` of them a row; a block takes every grid_x()-th.
 KERNEL(THREADS)
 void amax_slices(const T* x, float* amax, int64_t rows, int64_t length, int64_t x_stride, int across, int slices) {
+    enter_pdl();
     uint32_t most = 0;
     for (unsigned slice = block_x(); slice < static_cast<unsigned>(slices); slice += grid_x()) {
         const unsigned group = slice / static_cast<unsigned>(across);
@@ -37,6 +38,7 @@ void amax_slices(const T* x, float* amax, int64_t rows, int64_t length, int64_t 
 // One block; T is f32.
 KERNEL(THREADS)
 void amax_blocks(const T* amax, float* scale, int blocks, float largest, float eps) {
+    enter_pdl();
     uint32_t most = 0;
     for (int i = thread_x(); i < blocks; i += THREADS) most = Greatest::of(most, bits_of(amax[i]));
     const float own = scale_of(float_of(greatest_of_block(most)), eps, largest);
@@ -48,6 +50,7 @@ void amax_blocks(const T* amax, float* scale, int blocks, float largest, float e
 KERNEL(THREADS)
 void quantize_elements(const T* x, const float* scale, uint8_t* q, int64_t rows, int64_t length, int64_t x_stride,
                        int64_t q_stride, int across) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     Vector<T, VEC> held[CHUNKS];
     load_vectors<true>(held, lane_ptr(x + slice.row * x_stride), slice.base, slice.length);

@@ -19,6 +19,7 @@ DEVICE void store_row(const Row& row, int64_t number, float* scale, int* zero_po
 KERNEL(THREADS)
 void quantize_int8(const T* x, int8_t* q, float* scale, int* zero_point, int64_t rows, int length, int64_t x_stride,
                    int64_t q_stride, float eps) {
+    enter_pdl();
     SHARED Row::Partial partial;
     const int64_t number = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = number < rows ? length : 0;
@@ -39,6 +40,7 @@ void quantize_int8(const T* x, int8_t* q, float* scale, int* zero_point, int64_t
 KERNEL(THREADS)
 void quantize_int8_stream(const T* x, int8_t* q, float* scale, int* zero_point, int64_t length, int64_t x_stride,
                           int64_t q_stride, float eps) {
+    enter_pdl();
     SHARED Row::Partial partial;
     const T* source = lane_ptr(x + block_x() * x_stride);
     int8_t* target = lane_ptr(q + block_x() * q_stride);
@@ -67,6 +69,7 @@ void quantize_int8_stream(const T* x, int8_t* q, float* scale, int* zero_point, 
 KERNEL(THREADS)
 void quantize_int8_elements(const T* x, const float* scale, const int* zero_point, int8_t* q, int64_t rows,
                             int64_t length, int64_t x_stride, int64_t q_stride, int across) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     Vector<T, VEC> held[CHUNKS];
     load_vectors<true>(held, lane_ptr(x + slice.row * x_stride), slice.base, slice.length);

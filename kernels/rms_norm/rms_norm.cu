@@ -10,7 +10,6 @@
 // dnew_residual is added to dx.
 #define CENTERED 0
 #define HAS_BIAS 0
-#include "_lib/ptx/pdl.h"
 #include "_lib/rows/norm_rows.h"
 #include "rms.h"
 
@@ -98,6 +97,7 @@ ROW_KERNEL
 void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, ADDED_GRADIENT float* columns,
                        int64_t rows, int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride,
                        ADDED_GRADIENT_STRIDE float eps, int blocks) {
+    enter_pdl();
     SHARED RowPartial<2> partial[2];
     rows_start(partial[0], partial[1]);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -188,6 +188,7 @@ KERNEL(THREADS)
 void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, ADDED_GRADIENT float* saved,
                             int64_t rows, int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride,
                             ADDED_GRADIENT_STRIDE float eps) {
+    enter_pdl();
     SHARED RowPartial<2> partial;
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
@@ -218,6 +219,7 @@ KERNEL(THREADS)
 void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, ADDED_GRADIENT float* saved,
                               int64_t length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride,
                               ADDED_GRADIENT_STRIDE float eps) {
+    enter_pdl();
     SHARED RowPartial<2> partial;
     const T* dy_row = lane_ptr(dy + block_x() * dy_stride);
     const T* x_row = lane_ptr(x + block_x() * x_stride);
@@ -256,6 +258,7 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, A
 KERNEL(THREADS)
 void rms_norm_backward_columns(const T* dy, const T* x, const float* saved, float* columns, int64_t rows,
                                int64_t length, int64_t dy_stride, int64_t x_stride, int blocks) {
+    enter_pdl();
     sum_columns(dy, x, saved, columns, rows, length, dy_stride, x_stride, blocks);
 }
 #endif
@@ -266,6 +269,7 @@ RING_KERNEL
 void rms_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
                       int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
                       int blocks) {
+    enter_pdl();
     ring_gradient(dy, x, weight, dx, columns, rows, length, dy_stride, x_stride, dx_stride, eps, blocks);
 }
 #endif
@@ -275,6 +279,7 @@ void rms_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, flo
 RING_KERNEL
 void rms_norm_forward_ring(const T* x, const W* weight, T* y, int64_t rows, int length,
                            int64_t x_stride, int64_t y_stride, float eps, int blocks) {
+    enter_pdl();
     ring_norm(x, weight, nullptr, y, rows, length, x_stride, y_stride, eps, blocks);
 }
 #endif

@@ -13,6 +13,7 @@
 KERNEL(THREADS)
 void rms_norm_quant(const T* x, const W* weight, uint8_t* q, float* scale, ADDED_ROWS int64_t rows, int length,
                     int64_t x_stride, int64_t q_stride, ADDED_STRIDES float eps, float scale_eps) {
+    enter_pdl();
     SHARED RowPartial<1> squares;
     SHARED RowPartial<1> most;
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -44,6 +45,7 @@ void rms_norm_quant(const T* x, const W* weight, uint8_t* q, float* scale, ADDED
 KERNEL(THREADS)
 void rms_norm_quant_stream(const T* x, const W* weight, uint8_t* q, float* scale, ADDED_ROWS int64_t length,
                            int64_t x_stride, int64_t q_stride, ADDED_STRIDES float eps, float scale_eps) {
+    enter_pdl();
     SHARED RowPartial<1> squares;
     SHARED RowPartial<1> partial;
     const T* source = lane_ptr(x + block_x() * x_stride);

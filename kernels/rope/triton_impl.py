@@ -7,6 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.pdl import enter_pdl, supports_pdl
 from portable.kernels._lib.triton.rows import MAX_GRID, UNFUSED, divisible, setting, warps
 from portable.kernels.rope.native import vector_of
 from portable.layout import ceil_div, next_power_of_2
@@ -106,10 +107,12 @@ def rope_tokens(
     q_ptr, k_ptr, q_weight_ptr, k_weight_ptr, cos_ptr, sin_ptr, positions_ptr, q_rotated_ptr, k_rotated_ptr,
     q_sequence, q_token, q_head, k_sequence, k_token, k_head, cos_row, sin_row,
     positions_sequence, positions_token, tokens, length, q_heads, k_heads, q_blocks, eps,
-    BACKWARD: tl.constexpr, INTERLEAVED: tl.constexpr, UNIT: tl.constexpr, TOKENS: tl.constexpr,
+    PDL: tl.constexpr, BACKWARD: tl.constexpr, INTERLEAVED: tl.constexpr,
+    UNIT: tl.constexpr, TOKENS: tl.constexpr,
     HEADS: tl.constexpr, SIZE: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     """The first `q_blocks` programs of a token take its heads of q, the others those of k."""
+    enter_pdl(PDL)
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     inside = token < tokens
     sequence, place = token // length, token % length
@@ -163,6 +166,7 @@ def plan_heads(
             f"{tokens} tokens of {axes['H'] + axes['G']} heads: more programs than one launch takes"
         )
     constants: dict[str, Any] = {
+        "PDL": supports_pdl(call.device),
         "BACKWARD": backward, "INTERLEAVED": call.params["interleaved"], "UNIT": unit, "TOKENS": each,
         "HEADS": heads, "SIZE": axes["D"], "PAIRS": pairs, "BLOCK": block, "REST": rest,
     }  # fmt: skip

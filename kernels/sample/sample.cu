@@ -358,6 +358,7 @@ DEVICE int draw(Row& row, int64_t seed, int64_t offset, Exchange& exchange, int&
 KERNEL_RESIDENT(THREADS, 1)
 void sample(const T* logits, const int64_t* seed, const int64_t* offset, const float* temperature, const int32_t* top_k,
             const float* top_p, const float* min_p, int64_t* token, int length, int64_t logits_stride) {
+    enter_pdl();
     SHARED Exchange exchange;
     SHARED Candidates candidates;
     int turn = 0;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.pdl import enter_pdl, pdl_constant
 from portable.kernels._lib.triton.rows import MAX_GRID, UNFUSED, divisible, unit_of, warps
 from portable.kernels.sample.native import KEY_SHIFT, SETTINGS
 from portable.layout import next_power_of_2, rows
@@ -151,9 +152,10 @@ def draw(
 @triton.jit
 def sample_rows(
     logits_ptr, seed_ptr, offset_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, token_ptr,
-    logits_stride, length, UNIT: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
+    logits_stride, length, PDL: tl.constexpr, UNIT: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The token of one row."""
+    enter_pdl(PDL)
     row = tl.program_id(0).to(tl.int64)
     logits = logits_ptr + row * divisible(logits_stride, UNIT)
     length = divisible(length, UNIT)
@@ -209,7 +211,12 @@ def forward(call: Call) -> Plan | Rejected:
         return Rejected(f"{view.count} rows: more than {MAX_GRID} programs")
     unit = unit_of(call, ["logits"], ["logits"], view.length)
     block = min(call.config.get("CHUNK", 1024), max(LEAST_BLOCK, next_power_of_2(view.length)))
-    constants = (("UNIT", unit), ("SHIFT", KEY_SHIFT[call["logits"].dtype]), ("BLOCK", block))
+    constants = (
+        ("UNIT", unit),
+        ("SHIFT", KEY_SHIFT[call["logits"].dtype]),
+        ("BLOCK", block),
+        pdl_constant(call.device),
+    )
     absent = tuple((f"{name}_ptr", None) for name in SETTINGS if not call.has(name))
     kernel = TritonKernel(
         sample_rows,

@@ -187,7 +187,7 @@ def plan_descriptors(
     ]
     options = UNFUSED if integer else ()  # whose roundings are the reference's
     warps, stages = config["num_warps"], config["num_stages"]
-    kernel = TritonKernel(scaled_descriptors, tuple(constants), warps, stages, options, pdl)
+    kernel = TritonKernel(scaled_descriptors, tuple(constants), warps, stages, options)
     return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))
 
 

@@ -225,7 +225,7 @@ def plan_pointers(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     if device.arch.startswith("gfx11"):
         stages = 1  # of two, Triton 3.7 leaves out the wait for the stores to LDS (docs/found/)
     options = tuple((name, value) for name, value in config.items() if name not in TILE + COMPILER)
-    kernel = TritonKernel(scaled_tile, tuple(constants), warps, stages, options, pdl)
+    kernel = TritonKernel(scaled_tile, tuple(constants), warps, stages, options)
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
         args += strided_pointer(name, x, unit > 1, None if native or name == "c" else "uint8")

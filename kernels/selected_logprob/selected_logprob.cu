@@ -12,6 +12,7 @@
 KERNEL(THREADS)
 void selected_logprob_forward(const T* logits, const int64_t* index, float* logprob, float* entropy, float* lse,
                               int64_t rows, int length, int64_t logits_stride, float inverse_temperature) {
+    enter_pdl();
     SHARED RowPartial<LogSumExp<MOMENT>::COUNT> partial;
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
@@ -39,6 +40,7 @@ void selected_logprob_backward(const float* dlogprob, const float* dentropy, con
                                const float* entropy, const float* lse, const float* dlse, T* dlogits, int64_t rows,
                                int64_t length, int64_t logits_stride, int64_t dlogits_stride, int across,
                                float inverse_temperature) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     const bool real = slice.length > 0;
     const int64_t wanted = real ? index[slice.row] : -1;

@@ -13,6 +13,7 @@ from portable.kernels._lib.triton.log_sum_exp import (
     merge_lanes,
     scan_plan,
 )
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import divisible, element_tile, row_starts
 from portable.kernels.selected_logprob.native import BACKWARD, FORWARD, numbers
 from portable.plan import Call, Plan, Rejected
@@ -21,11 +22,12 @@ from portable.plan import Call, Plan, Rejected
 @triton.jit
 def selected_logprob_rows(
     logits_ptr, index_ptr, logprob_ptr, entropy_ptr, lse_ptr, logits_stride, count, length,
-    inverse_temperature, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    inverse_temperature, PDL: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
     """logprob, entropy and lse of ROWS rows of any length. No address follows from an index outside its row,
     whose logprob is NaN."""
+    enter_pdl(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < count
     index = tl.load(index_ptr + row, mask=there, other=-1).to(tl.int64)
@@ -53,10 +55,11 @@ def selected_logprob_rows(
 def selected_logprob_backward_elements(
     dlogprob_ptr, dentropy_ptr, logits_ptr, index_ptr, entropy_ptr, lse_ptr, dlse_ptr, dlogits_ptr,
     logits_stride, dlogits_stride, count, length, chunks, inverse_temperature,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """With p = exp(score - lse), log(p) = score - lse and H = entropy, for one tile:
     (dlogprob * (one-hot - p) - dentropy * p * (log(p) + H) + dlse * p) / temperature."""
+    enter_pdl(PDL)
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     there = row < count
     index = tl.load(index_ptr + row, mask=there, other=0).to(tl.int64)

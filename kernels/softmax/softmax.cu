@@ -102,6 +102,7 @@ template <int WIDTH> DEVICE float lane_maximum(const Vector<T, WIDTH> (&held)[CH
 
 ROW_KERNEL
 void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_stride, int64_t y_stride) {
+    enter_pdl();
 #if !IN_PAIRS
     SHARED RowPartial<1> partial_max;
 #endif
@@ -191,6 +192,7 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
 #if PASS == FORWARD_STREAM
 KERNEL(THREADS)
 void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, int64_t y_stride) {
+    enter_pdl();
     SHARED RowPartial<2> partial;
     const T* source = lane_ptr(x + block_x() * x_stride);
     T* target = lane_ptr(y + block_x() * y_stride);
@@ -254,6 +256,7 @@ DEVICE float gradient(float dy, float y, float sum) {
 ROW_KERNEL
 void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, int64_t dy_stride,
                       int64_t y_stride, int64_t dx_stride) {
+    enter_pdl();
     SHARED RowPartial<1> partial;
     rows_start(partial);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -288,6 +291,7 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
 KERNEL(THREADS)
 void softmax_backward_stream(const T* dy, const T* y, T* dx, int64_t length, int64_t dy_stride,
                              int64_t y_stride, int64_t dx_stride) {
+    enter_pdl();
     SHARED RowPartial<1> partial;
     const T* dy_row = lane_ptr(dy + block_x() * dy_stride);
     const T* y_row = lane_ptr(y + block_x() * y_stride);

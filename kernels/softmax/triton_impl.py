@@ -8,6 +8,7 @@ import triton.language as tl
 
 from portable.dtypes import itemsize
 from portable.kernels._lib.triton.math import exp_nonpositive
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import divisible, plan_rows, row_starts
 from portable.plan import Call, Plan, Rejected
 
@@ -36,10 +37,12 @@ def softmax_tile(x, WIDE: tl.constexpr, LOG: tl.constexpr):
 @triton.jit
 def softmax_rows(
     x_ptr, x_stride, y_ptr, y_stride, count, length,
-    LOG: tl.constexpr, AHEAD: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, LOG: tl.constexpr, AHEAD: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y = softmax(x) for ROWS rows of at most BLOCK elements; if AHEAD, for every num_programs-th such tile,
     each loaded while the one before it is worked on."""
+    enter_pdl(PDL)
     WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
     first = tl.program_id(0).to(tl.int64) * ROWS
     row = first + tl.arange(0, ROWS)
@@ -67,13 +70,14 @@ def softmax_rows(
 @triton.jit
 def softmax_stream(
     x_ptr, x_stride, y_ptr, y_stride, length,
-    LOG: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, LOG: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y = softmax(x) for one row of any length.
 
     One pass keeps each lane's own maximum and sum; the other goes backwards, as what was read last is
     nearest.
     """
+    enter_pdl(PDL)
     WIDE: tl.constexpr = LOG or y_ptr.dtype.element_ty.primitive_bitwidth > 16
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * divisible(x_stride, UNIT)
@@ -109,9 +113,10 @@ def gradient(dy, y, total, LOG: tl.constexpr):
 @triton.jit
 def softmax_backward_rows(
     dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, count, length,
-    LOG: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, LOG: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """`gradient` for ROWS rows of at most BLOCK elements."""
+    enter_pdl(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, BLOCK)[None, :]
     mask = (row < count)[:, None] & (col < divisible(length, UNIT))
@@ -124,9 +129,10 @@ def softmax_backward_rows(
 @triton.jit
 def softmax_backward_stream(
     dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, length,
-    LOG: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, LOG: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """`gradient` for one row of any length; the second pass goes backwards."""
+    enter_pdl(PDL)
     row = tl.program_id(0).to(tl.int64)
     dy_row = dy_ptr + row * divisible(dy_stride, UNIT)
     y_row = y_ptr + row * divisible(y_stride, UNIT)

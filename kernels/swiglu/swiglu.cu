@@ -11,6 +11,7 @@
 KERNEL(THREADS)
 void swiglu_forward(const T* gate, const T* up, T* y, int64_t rows, int64_t length, int64_t gate_stride,
                     int64_t up_stride, int64_t y_stride, int across) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     Vector<T, VEC> held_gate[CHUNKS];
     Vector<T, VEC> held_up[CHUNKS];
@@ -29,6 +30,7 @@ KERNEL(THREADS)
 void swiglu_backward(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t rows, int64_t length,
                      int64_t dy_stride, int64_t gate_stride, int64_t up_stride, int64_t dgate_stride,
                      int64_t dup_stride, int across) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     Vector<T, VEC> held_dy[CHUNKS];
     Vector<T, VEC> held_gate[CHUNKS];

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from portable.kernels._lib.triton.math import sigmoid_factors
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import element_tile, plan_elementwise, row_starts
 from portable.plan import Call, Plan, Rejected
 
@@ -13,9 +14,10 @@ from portable.plan import Call, Plan, Rejected
 @triton.jit
 def swiglu_elements(
     gate_ptr, gate_stride, up_ptr, up_stride, y_ptr, y_stride, count, length, chunks,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y = silu(gate) * up for one tile."""
+    enter_pdl(PDL)
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     gate = tl.load(row_starts(gate_ptr, row, gate_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(row_starts(up_ptr, row, up_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
@@ -29,9 +31,10 @@ def swiglu_elements(
 def swiglu_backward_elements(
     dy_ptr, dy_stride, gate_ptr, gate_stride, up_ptr, up_stride,
     dgate_ptr, dgate_stride, dup_ptr, dup_stride, count, length, chunks,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """With s = sigmoid(gate): dgate = dy * up * s * (1 + gate * (1 - s)) and dup = dy * gate * s."""
+    enter_pdl(PDL)
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     gate = tl.load(row_starts(gate_ptr, row, gate_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)

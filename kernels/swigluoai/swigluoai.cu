@@ -54,6 +54,7 @@ DEVICE void store_pairs(T* x, int64_t column, int64_t length, const float (&valu
 #if PASS == FORWARD
 KERNEL(THREADS)
 void swigluoai_forward(const T* x, T* y, int64_t length, float alpha, float limit) {
+    enter_pdl();
     const int64_t base = block_x() * TILE;
     Vector<T, 2 * VEC> held[CHUNKS];
 #pragma unroll
@@ -77,6 +78,7 @@ void swigluoai_forward(const T* x, T* y, int64_t length, float alpha, float limi
 // where the limit holds, and where the argument is NaN, as for torch's clamp.
 KERNEL(THREADS)
 void swigluoai_backward(const T* dy, const T* x, T* dx, int64_t length, float alpha, float limit) {
+    enter_pdl();
     const int64_t base = block_x() * TILE;
     Vector<T, VEC> held_dy[CHUNKS];
     Vector<T, 2 * VEC> held[CHUNKS];

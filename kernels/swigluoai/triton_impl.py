@@ -9,6 +9,7 @@ import triton.language as tl
 
 from portable.dtypes import itemsize
 from portable.kernels._lib.triton.math import sigmoid_factors
+from portable.kernels._lib.triton.pdl import enter_pdl, pdl_constant
 from portable.kernels._lib.triton.rows import MAX_GRID, UNFUSED, RowTile, divisible, setting, warps
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar
@@ -30,8 +31,11 @@ def limited(gate, up, limit):
 
 
 @triton.jit
-def swigluoai_elements(x_ptr, y_ptr, length, alpha, limit, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+def swigluoai_elements(
+    x_ptr, y_ptr, length, alpha, limit, PDL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr
+):
     """y = (up + 1) * gate * sigmoid(alpha * gate) for BLOCK pairs."""
+    enter_pdl(PDL)
     WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
     length = divisible(length, UNIT)
     start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -45,10 +49,11 @@ def swigluoai_elements(x_ptr, y_ptr, length, alpha, limit, UNIT: tl.constexpr, B
 
 @triton.jit
 def swigluoai_backward_elements(
-    dy_ptr, x_ptr, dx_ptr, length, alpha, limit, UNIT: tl.constexpr, BLOCK: tl.constexpr
+    dy_ptr, x_ptr, dx_ptr, length, alpha, limit, PDL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr
 ):
     """With s = sigmoid(alpha * gate): dgate = dy * (up + 1) * s * (1 + alpha * gate * (1 - s)) and
     dup = dy * gate * s; 0 where the limit holds, and where the argument is NaN, as for torch's clamp."""
+    enter_pdl(PDL)
     WIDE: tl.constexpr = dx_ptr.dtype.element_ty.primitive_bitwidth > 16
     length = divisible(length, UNIT)
     start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -90,4 +95,5 @@ def _plan(call: Call, names: tuple[str, ...], length: int, function: Any) -> Pla
     args: list[tuple[str, Argument]] = [(f"{name}_ptr", Pointer(name, aligned)) for name in names]
     args.append(("length", Scalar("i64", length)))
     args += [(name, Scalar("f32", call.params[name])) for name in ("alpha", "limit")]
-    return Plan((Launch(tile.kernel(function, options=UNFUSED), (programs, 1, 1), tuple(args)),))
+    kernel = tile.kernel(function, pdl_constant(call.device), options=UNFUSED)
+    return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))

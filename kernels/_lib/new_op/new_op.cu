@@ -3,6 +3,7 @@
 
 KERNEL(THREADS)
 void new_op(const T* x, T* y, int64_t rows, int64_t length, int64_t x_stride, int64_t y_stride, int across) {
+    enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     Vector<T, VEC> held[CHUNKS];
     load_vectors<true>(held, lane_ptr(x + slice.row * x_stride), slice.base, slice.length);

@@ -18,7 +18,7 @@ def column_sum(
     """The sums over `blocks` of a float32 workspace [outputs, blocks, length], rounded to the one or two
     outputs [length], and that workspace."""
     types = (("W", dtypes.of(call[outputs[0]].dtype).c), ("WIDTH", _WIDTH), ("GROUPS", _GROUPS))
-    kernel = NativeKernel(_SOURCE, "column_sum", _WIDTH * _GROUPS, types)
+    kernel = NativeKernel(_SOURCE, "column_sum", _WIDTH * _GROUPS, types, pdl=True)
     sums: list[Argument] = [Pointer(name, aligned=call[name].alignment >= 16) for name in outputs]
     args = (
         ("partial", Pointer(workspace, aligned=True)),

@@ -29,13 +29,11 @@ def elementwise_plan(
     source: Path,
     entry: str,
     defines: Sequence[tuple[str, int | str]] = (),
-    *,
-    pdl: bool = False,
 ) -> Plan | Rejected:
     """One launch over tensors of one shape; `names` in the kernel's order. In a spec: `plan: elementwise`.
 
     A tensor may have several rows of that length where the others have one, as gate and up in one tensor: its
-    stride is from one of its own rows to the next. `pdl` is NativeKernel's.
+    stride is from one of its own rows to the next.
     """
     views = {name: rows(call[name]) for name in names}
     first = min(views.values(), key=lambda view: view.count)
@@ -55,7 +53,7 @@ def elementwise_plan(
         *stride_arguments(views),
         ("across", Scalar("i32", across)),
     )
-    kernel = kind.kernel(source, entry, defines, pdl=pdl)
+    kernel = kind.kernel(source, entry, defines)
     return Plan((Launch(kernel, (grid, 1, 1), args),))
 
 

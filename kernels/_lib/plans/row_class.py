@@ -58,10 +58,9 @@ class RowClass:
         entry: str,
         defines: Iterable[tuple[str, int | str]] = (),
         variant: str = "",
-        pdl: bool = False,
     ) -> NativeKernel:
         """`entry` of `source`, built for this class with further `defines`; a `variant` of it, such as
-        `_stream`, has that behind its name and behind its PASS."""
+        `_stream`, has that behind its name and behind its PASS. All start by `enter_pdl()` (rows.h)."""
         own = (
             ("T", dtypes.of(self.dtype).c),
             ("VEC", self.vector),
@@ -79,7 +78,7 @@ class RowClass:
         own += tuple(
             (name, f"{value}{variant.upper()}" if name == "PASS" else value) for name, value in defines
         )
-        return NativeKernel(source, entry + variant, self.threads, own, pdl=pdl)
+        return NativeKernel(source, entry + variant, self.threads, own, pdl=True)
 
 
 def power_of_two(value: int) -> int:

@@ -39,11 +39,10 @@ def rows_plan(
     scalars: Sequence[str] = (),
     tiles: Sequence[Mapping[str, Any]] = (),
     most_chunks: int = 4,
-    pdl: bool = False,
 ) -> Plan | Rejected:
     """`names` are the kernel's tensors: rows, the last one the output, and `parameters`, which have one
     element per column and may be absent. Without a tile, up to `most_chunks` vectors of a row per lane fit
-    the registers. `pdl` is NativeKernel's, of the kernels without a ring."""
+    the registers."""
     views = {name: rows(call[name]) for name in names if name not in parameters}
     first, dtype = views[names[0]], call[names[0]].dtype
     present = [call[name] for name in parameters if call.has(name)]
@@ -75,7 +74,7 @@ def rows_plan(
         *scalar_arguments(call, scalars),
     )
     defines = (*parameter_defines(call, dtype, parameters), *defines)
-    kernel = kind.kernel(source, entry, defines, variant, pdl and variant != "_ring")
+    kernel = kind.kernel(source, entry, defines, variant)
     if tile is None:
         return Plan((row_launch(kernel, kind, first, args),))
     blocks = min(tile.blocks(call.device), first.count)

@@ -3,10 +3,11 @@
 // groups, all in a fixed order.
 //
 // Defines: W, WIDTH, GROUPS. block_y picks the first or the second result.
-#include "prelude.h"
+#include "_lib/ptx/pdl.h"
 
 KERNEL(WIDTH * GROUPS)
 void column_sum(const float* partial, W* first, W* second, int blocks, int64_t length) {
+    enter_pdl();
     SHARED float sums[GROUPS][WIDTH + 1];
     const int lane = thread_x() % WIDTH;
     const int group = thread_x() / WIDTH;

@@ -12,6 +12,7 @@ typedef int64_t Index;
 KERNEL(THREADS)
 void gather_rows(const Index* index, const T* rows, T* y, int64_t count, int64_t tokens, int64_t length,
                  int64_t rows_stride, int64_t y_stride, int across, float scale) {
+    enter_pdl();
     const RowSlice slice = row_slice(tokens, length, across);
     if (slice.length == 0) return;
     const int64_t own = index[slice.row];

@@ -5,8 +5,11 @@
 // Defines: THREADS, LANES, CHUNKS, VEC; TAIL = 1 when the length may not be a multiple of VEC; ALIGN, on AMD GPUs, the
 // bytes that addresses are multiples of where that is less than a vector's; CLUSTER, the
 // blocks that share a row (LANES then counts the threads of all); RESIDENT.
+//
+// Every kernel that is built for a RowClass is launched with PDL: `enter_pdl();` is its first statement.
 #pragma once
 
+#include "_lib/ptx/pdl.h"
 #include "prelude.h"
 
 #ifndef TAIL

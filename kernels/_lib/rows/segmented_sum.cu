@@ -65,6 +65,7 @@ KERNEL(THREADS)
 void segment_parts(const T* source, const Index* index, const int64_t* order, const int64_t* starts, const int64_t* ends,
                    float* parts, int64_t tokens, int64_t count, int64_t length, int64_t source_stride, int across,
                    int64_t left_out) {
+    enter_pdl();
     const RowSlice slice = row_slice((tokens + PART_TOKENS - 1) / PART_TOKENS * 2, length, across);
     if (slice.length == 0) return;
     const int64_t window = slice.row / 2 * PART_TOKENS;
@@ -96,6 +97,7 @@ KERNEL(THREADS)
 void segment_sums(const T* source, const int64_t* order, const int64_t* starts, const int64_t* ends, float* parts,
                   const T* input, T* y, int64_t count, int64_t length, int64_t source_stride, int64_t input_stride,
                   int64_t y_stride, int across, int64_t left_out, float alpha) {
+    enter_pdl();
     const RowSlice slice = row_slice(count, length, across);
     if (slice.length == 0) return;
     const int64_t start = starts[slice.row];

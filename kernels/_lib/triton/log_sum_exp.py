@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
+from portable.kernels._lib.triton.pdl import pdl_constant
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     MIN_BLOCK,
@@ -101,7 +102,9 @@ def scan_plan(
     ]
     threads = tile.num_warps * call.device.warp_size
     lanes = min(threads // tile.rows, tile.block // tile.unit)
-    kernel = tile.kernel(function, *constants, ("LANES", lanes), *_absent(call, names))
+    kernel = tile.kernel(
+        function, *constants, ("LANES", lanes), pdl_constant(call.device), *_absent(call, names)
+    )
     return Plan((Launch(kernel, (ceil_div(view.count, tile.rows), 1, 1), tuple(args)),))
 
 
@@ -131,7 +134,7 @@ def gradient_plan(
         ("chunks", Scalar("i32", chunks)),
         *numbers,
     ]
-    kernel = tile.kernel(function, *constants, *_absent(call, names), options=())
+    kernel = tile.kernel(function, *constants, pdl_constant(call.device), *_absent(call, names), options=())
     return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))
 
 

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import (
     divisible,
     renamed_row_args,
@@ -89,11 +90,12 @@ def add_rounded(x, r):
 def norm_rows(
     x_ptr, x_stride, w_ptr, b_ptr, y_ptr, y_stride, r_ptr, r_stride, h_ptr, h_stride,
     count, length, eps, offset,
-    CENTERED: tl.constexpr, CAST: tl.constexpr, AHEAD: tl.constexpr,
+    PDL: tl.constexpr, CENTERED: tl.constexpr, CAST: tl.constexpr, AHEAD: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows of at most BLOCK elements; if AHEAD, which knows no `r_ptr`, every num_programs-th such tile,
     each loaded while the one before it is worked on."""
+    enter_pdl(PDL)
     dtype = y_ptr.dtype.element_ty
     first = tl.program_id(0).to(tl.int64) * ROWS
     row = first + tl.arange(0, ROWS)
@@ -124,7 +126,8 @@ def norm_rows(
 @triton.jit
 def norm_stream(
     x_ptr, x_stride, w_ptr, b_ptr, y_ptr, y_stride, r_ptr, r_stride, h_ptr, h_stride, length, eps, offset,
-    CENTERED: tl.constexpr, CAST: tl.constexpr, UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, CENTERED: tl.constexpr, CAST: tl.constexpr,
+    UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row of any length, read twice: for its statistics, and backwards for the result. With `r_ptr` both
     read x and r: what one lane has stored another would have to wait for.
@@ -132,6 +135,7 @@ def norm_stream(
     Each lane follows the mean of its own elements and their squared distances from it (Welford); the lanes'
     are then merged (Chan).
     """
+    enter_pdl(PDL)
     row = tl.program_id(0).to(tl.int64)
     dtype: tl.constexpr = y_ptr.dtype.element_ty
     x_row = x_ptr + row * divisible(x_stride, UNIT)

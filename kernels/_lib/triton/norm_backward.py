@@ -25,6 +25,7 @@ import triton.language as tl
 from portable.dtypes import itemsize
 from portable.kernels._lib.triton.norm import before_weight, load_weight, weight_settings
 from portable.kernels._lib.triton.norm_columns import norm_backward_columns, norm_backward_stats
+from portable.kernels._lib.triton.pdl import enter_pdl, pdl_constant
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     RowTile,
@@ -58,7 +59,7 @@ def add_pairs(a, b, c, d):
 def norm_backward_rows(
     dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, dx_ptr, dx_stride, a_ptr, a_stride, dw_ptr, db_ptr,
     count, length, eps, offset,
-    CENTERED: tl.constexpr, CAST: tl.constexpr, AHEAD: tl.constexpr, RELOAD: tl.constexpr,
+    PDL: tl.constexpr, CENTERED: tl.constexpr, CAST: tl.constexpr, AHEAD: tl.constexpr, RELOAD: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Every num_programs-th tile of ROWS rows of at most BLOCK elements, held in registers.
@@ -66,6 +67,7 @@ def norm_backward_rows(
     If AHEAD, the next tile's loads are in flight while a tile is computed. `dw_ptr` and `db_ptr` are
     float32 [programs, length], or None where that gradient is not wanted.
     """
+    enter_pdl(PDL)
     pid = tl.program_id(0)
     col = tl.arange(0, BLOCK)[None, :]
     inside = col < divisible(length, UNIT)
@@ -126,10 +128,12 @@ def norm_backward_rows(
 def norm_backward_parts(
     dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, dx_ptr, dx_stride, a_ptr, a_stride, dw_ptr,
     count, length, eps, offset,
-    CAST: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, CAST: tl.constexpr, PARTS: tl.constexpr,
+    UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """rms_norm's: every num_programs-th row of at most PARTS x BLOCK elements, read twice: for its
     statistics, and while it is still in the nearest cache for dx. Only sums over rows stay in registers."""
+    enter_pdl(PDL)
     n = length.to(tl.float32)
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)
@@ -180,9 +184,10 @@ def norm_backward_parts(
 @triton.jit
 def sum_partials(
     dw_ptr, dweight_ptr, db_ptr, dbias_ptr, lines, length,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dweight and dbias, each where present: the `lines` lines of float32 partials, in a fixed order."""
+    enter_pdl(PDL)
     length = divisible(length, UNIT)
     col = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = col < length
@@ -260,7 +265,13 @@ class _Builder:
         absent = [(arg, None) for arg, there in self.present.items() if not there]
         if self.added is None:
             absent += [("a_ptr", None), ("a_stride", None)]
-        fixed = (*absent, *self.settings, ("CENTERED", self.centered), *constants)
+        fixed = (
+            *absent,
+            *self.settings,
+            ("CENTERED", self.centered),
+            *constants,
+            pdl_constant(self.call.device),
+        )
         return (tile or self.tile).kernel(function, *fixed)
 
     def resident(self, count: int, length: int) -> Plan:

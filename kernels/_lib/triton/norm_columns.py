@@ -9,18 +9,20 @@ import triton
 import triton.language as tl
 
 from portable.kernels._lib.triton.norm import before_weight, load_weight
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import divisible
 
 
 @triton.jit
 def norm_backward_stats(
     dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, stats_ptr, length, eps, offset,
-    CENTERED: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, CENTERED: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of one row of any length, in one pass: mean, r, mean(g) and mean(g * h) into stats, float32 [rows, 4].
 
     Sums are of x - s, where each lane's s is its first x, so that a common offset cancels nothing.
     """
+    enter_pdl(PDL)
     row = tl.program_id(0).to(tl.int64)
     dy_row = dy_ptr + row * divisible(dy_stride, UNIT)
     x_row = x_ptr + row * divisible(x_stride, UNIT)
@@ -67,9 +69,10 @@ def norm_backward_stats(
 def norm_backward_columns(
     dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, stats_ptr, dx_ptr, dx_stride, a_ptr, a_stride, dw_ptr, db_ptr,
     count, length, chunks, lines, offset,
-    CENTERED: tl.constexpr, CAST: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr, CENTERED: tl.constexpr, CAST: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """BLOCK columns of every `lines`-th row; `dw_ptr` and `db_ptr` are float32 [lines, length] or None."""
+    enter_pdl(PDL)
     pid = tl.program_id(0)
     slot = pid // chunks
     length = divisible(length, UNIT)

@@ -20,3 +20,8 @@ def enter_pdl(PDL: tl.constexpr):
 def supports_pdl(device: Device) -> bool:
     """Whether a kernel's `pdl` has a meaning there: on Hopper."""
     return device.arch.startswith("sm_9")
+
+
+def pdl_constant(device: Device) -> tuple[str, bool]:
+    """The constant PDL of a kernel that is launched so wherever it can be."""
+    return "PDL", supports_pdl(device)

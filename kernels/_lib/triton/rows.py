@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
+from portable.kernels._lib.triton.pdl import pdl_constant
 from portable.layout import ceil_div, next_power_of_2, rows
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
@@ -175,7 +176,7 @@ def tile_launch(
     programs = tile.programs(call, count) if ahead else ceil_div(count, tile.rows)
     most = 0 if tile.streams else setting(call, "REGISTERS")
     options = (*UNFUSED, ("maxnreg", most)) if most else UNFUSED
-    kernel = tile.kernel(function, *constants, ("AHEAD", ahead), options=options)
+    kernel = tile.kernel(function, *constants, ("AHEAD", ahead), pdl_constant(call.device), options=options)
     return Launch(kernel, (programs, 1, 1), tuple(args))
 
 
@@ -217,7 +218,8 @@ def plan_elementwise(
         args += [(f"{name}_ptr", Pointer(name, unit > 1)), (f"{name}_stride", Scalar("i64", stride))]
     args += [("count", Scalar("i64", count)), ("length", Scalar("i64", length))]
     args.append(("chunks", Scalar("i32", chunks)))
-    return Plan((Launch(tile.kernel(function, *constants, options=options), (programs, 1, 1), tuple(args)),))
+    kernel = tile.kernel(function, *constants, pdl_constant(call.device), options=options)
+    return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))
 
 
 @triton.jit

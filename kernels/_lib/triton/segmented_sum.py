@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from portable.kernels._lib.plans.segmented_sum_plan import PART
+from portable.kernels._lib.triton.pdl import enter_pdl, pdl_constant
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     MIN_BLOCK,
@@ -39,9 +40,11 @@ UNALIGNED_TILE = 4  # as many times fewer elements where every one needs a mask 
 @triton.jit
 def gather_rows_elements(
     index_ptr, rows_ptr, rows_stride, y_ptr, y_stride, rows_count, count, length, chunks, scale,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SCALE: tl.constexpr, OUTSIDE: tl.constexpr,
+    PDL: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, SCALE: tl.constexpr, OUTSIDE: tl.constexpr,
 ):  # fmt: skip
     """y[i] = rows[index[i]]; OUTSIDE where the index is outside the rows."""
+    enter_pdl(PDL)
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     own = tl.load(index_ptr + row, mask=row < count, other=-1).to(tl.int64)
     inside = (own >= 0) & (own < rows_count)
@@ -75,9 +78,11 @@ def add_tokens(
 @triton.jit
 def segment_parts_rows(
     source_ptr, index_ptr, order_ptr, starts_ptr, ends_ptr, parts_ptr, tokens, count, length, source_stride,
-    parts_stride, left_out, UNIT: tl.constexpr, AHEAD: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
+    parts_stride, left_out, PDL: tl.constexpr, UNIT: tl.constexpr,
+    AHEAD: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """The sums of the two parts of long segments that may begin within PART sorted tokens."""
+    enter_pdl(PDL)
     pid = tl.program_id(0).to(tl.int64)
     window = pid // 2 * PART
     leaves = pid % 2
@@ -101,9 +106,10 @@ def segment_parts_rows(
 def segment_sums_rows(
     source_ptr, order_ptr, starts_ptr, ends_ptr, parts_ptr, input_ptr, y_ptr, length,
     source_stride, parts_stride, input_stride, y_stride, left_out, alpha,
-    UNIT: tl.constexpr, AHEAD: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
+    PDL: tl.constexpr, UNIT: tl.constexpr, AHEAD: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """A row's tokens one after the other, or the sums of its parts."""
+    enter_pdl(PDL)
     row = tl.program_id(0).to(tl.int64)
     col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = col < divisible(length, UNIT)
@@ -142,7 +148,7 @@ def gather_plan(
         return Rejected(f"{programs} tiles of {tile} elements: more than {MAX_GRID}")
     constants = (
         *(("UNIT", unit), ("ROWS", each), ("BLOCK", block)),
-        *(("SCALE", scale is not None), ("OUTSIDE", outside)),
+        *(("SCALE", scale is not None), ("OUTSIDE", outside), pdl_constant(call.device)),
     )
     kernel = TritonKernel(gather_rows_elements, constants, warps(call.device, tile // PER_THREAD))
     args: tuple[tuple[str, Argument], ...] = (
@@ -175,7 +181,7 @@ def segmented_sum_plan(
         return Rejected(f"{made.count} rows of {made.length} elements: more programs than one launch takes")
     constants: tuple[tuple[str, Any], ...] = (
         *(("UNIT", unit), ("AHEAD", AHEAD)),
-        *(("BLOCK", block), ("PART", PART)),
+        *(("BLOCK", block), ("PART", PART), pdl_constant(call.device)),
     )
     # Warps lie along the columns, so that a thread adds up its own.
     number = max(1, min(4, block // (PER_THREAD * call.device.warp_size)))

@@ -33,8 +33,7 @@ def i32(value: int, divisible: bool = False) -> Scalar:
 
 
 def launch_of(function: Any, values: Mapping[str, Any], config: Config, *grid: int) -> Launch:
-    """The launch of a Triton kernel: its parameters are among `values`, else the config's. One with a true
-    PDL is launched so."""
+    """The launch of a Triton kernel: its parameters are among `values`, else the config's."""
     args, constants = [], []
     for name in function.arg_names:
         value = values[name] if name in values else config[name]
@@ -43,14 +42,7 @@ def launch_of(function: Any, values: Mapping[str, Any], config: Config, *grid: i
         else:
             (args if isinstance(value, (Pointer, Scalar)) else constants).append((name, value))
     options = tuple((name, config[name]) for name in OPTIONS if name in config)
-    kernel = TritonKernel(
-        function,
-        tuple(constants),
-        config["num_warps"],
-        config["num_stages"],
-        options,
-        pdl=bool(values.get("PDL")),
-    )
+    kernel = TritonKernel(function, tuple(constants), config["num_warps"], config["num_stages"], options)
     return Launch(kernel, (grid[0], grid[1] if len(grid) > 1 else 1, 1), tuple(args))
 
 

@@ -2,13 +2,14 @@
 // 16 bytes. A warp adds up a column.
 //
 // Defines: COLUMNS, of a block.
-#include "prelude.h"
+#include "_lib/ptx/pdl.h"
 
 // sum + the sum of four codes.
 DEVICE int add_codes(uint32_t codes, int sum) { return __dp4a(static_cast<int>(codes), 0x01010101, sum); }
 
 KERNEL(COLUMNS * 32)
 void column_sums(const int8_t* b, int* sums, int n, int k, int64_t leading) {
+    enter_pdl();
     const int column = block_x() * COLUMNS + thread_x() / 32, lane = thread_x() % 32;
     if (column >= n) return;
     const int8_t* const line = b + column * leading;

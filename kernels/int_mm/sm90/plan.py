@@ -51,7 +51,9 @@ def _plan(call: Call, product: Problem) -> Plan | Rejected:
 
 
 def _column_sums(product: Problem) -> Launch:
-    kernel = NativeKernel(_SOURCE, "column_sums", threads=_COLUMNS * 32, defines=(("COLUMNS", _COLUMNS),))
+    kernel = NativeKernel(
+        _SOURCE, "column_sums", threads=_COLUMNS * 32, defines=(("COLUMNS", _COLUMNS),), pdl=True
+    )
     args: tuple[tuple[str, Argument], ...] = (
         ("b", Pointer(product.b.tensor, True)),
         ("sums", Pointer("column_sums", True)),

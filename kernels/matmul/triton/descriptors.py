@@ -321,7 +321,7 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
         ("GATED", problem.gated),
     ]
     warps, stages = config["num_warps"], config["num_stages"]
-    kernel = TritonKernel(matmul_descriptors, tuple(constants), warps, stages, pdl=pdl)
+    kernel = TritonKernel(matmul_descriptors, tuple(constants), warps, stages)
     product = Launch(kernel, (programs, 1, 1), tuple(args))
     if k_splits == 1:
         return Plan((product,))

@@ -200,7 +200,7 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
             stages = 1
         elif warps == 4 and arch_number(call.device) >= 100:
             options.append(("maxnreg", 160))
-    kernel = TritonKernel(matmul_tile, tuple(constants), warps, stages, tuple(options), pdl)
+    kernel = TritonKernel(matmul_tile, tuple(constants), warps, stages, tuple(options))
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
         args += operand_args(name, x, aligned=unit > 1)

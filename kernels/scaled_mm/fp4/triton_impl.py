@@ -134,7 +134,7 @@ def _plan(call: Call, size: int, scale_format: Any, whole: tuple[str, ...]) -> P
     if device.arch.startswith("gfx11"):
         stages = 1  # of two, Triton 3.7 leaves out the wait for the stores to LDS (docs/found/)
     options = tuple((name, value) for name, value in config.items() if name not in TILE + COMPILER)
-    kernel = TritonKernel(fp4_tile, tuple(constants), warps, stages, options, pdl)
+    kernel = TritonKernel(fp4_tile, tuple(constants), warps, stages, options)
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
         args += strided_pointer(name, x, unit > 1, None)
