@@ -72,3 +72,22 @@ template <class Format> DEVICE float decode(uint32_t code) {
     if (Format::FNUZ && code == Format::NAN_CODE) return float_of(0x7fc00000u);
     return float_of(bits | sign);
 }
+
+// The numbers of two codes of 8 bits, the first in the lowest byte of the word; nothing lies above the second.
+template <class Format> DEVICE void decode2(float& first, float& second, uint32_t pair) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    if constexpr (Format::OCP_E4M3 || Format::OCP_E5M2) {    // both are numbers of float16, NaN and Inf too
+        uint32_t halves;
+        if constexpr (Format::OCP_E4M3) {
+            asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(pair)));
+        } else {
+            asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(pair)));
+        }
+        first = to_float(f16{static_cast<uint16_t>(halves)});
+        second = to_float(f16{static_cast<uint16_t>(halves >> 16)});
+        return;
+    }
+#endif
+    first = decode<Format>(pair & 0xffu);
+    second = decode<Format>(pair >> 8);
+}

@@ -1,10 +1,13 @@
-// y = number(q) * scale in float32, rounded to T: a vector of y a lane and step, of which all elements have one scale.
+// y = number(q) * scale in float32, rounded to T: CHUNKS vectors of y a lane, of each of which all elements have one scale. All
+// of a lane's codes and scales are on their way before the first is used.
 //
 // FORMAT names the format of q's codes; without it q is int8, less a zero point where there is one. A row has `groups` scales,
 // one for each GROUP columns, or one where GROUP is 0; SIDE rows of a matrix of `height` share them, `down` times in it.
 // S = uint8_t: scales are powers of two in a byte (e8m0).
 #include "_lib/minifloat.h"
 #include "_lib/rows/elementwise.h"
+
+constexpr int WORDS = (VEC + 3) / 4;    // of a vector's codes
 
 DEVICE float scale_of(float scale) { return scale; }
 DEVICE float scale_of(uint8_t byte) {
@@ -13,26 +16,51 @@ DEVICE float scale_of(uint8_t byte) {
     return float_of(code == 255 ? 0x7fc00000u : bits);
 }
 
-DEVICE float number(uint32_t code, int zero) {
-#ifdef FORMAT
-    return decode<FORMAT>(code);
-#else
-    return static_cast<float>(static_cast<int>(static_cast<int8_t>(code)) - zero);
-#endif
-}
-
 // The codes of a vector; 0 beyond the row.
-DEVICE void load_codes(uint32_t (&code)[VEC], const uint8_t* address, int64_t column, int64_t length) {
+DEVICE void load_codes(uint32_t (&held)[WORDS], const uint8_t* address, int64_t column, int64_t length) {
+#pragma unroll
+    for (int i = 0; i < WORDS; ++i) held[i] = 0;
 #if VEC > 1
     if (TAIL ? column + VEC <= length : column < length) {
-        const words<VEC> held = load_words_once<VEC>(address);
+        const words<VEC> found = load_words_once<VEC>(address);
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) code[i] = held.w[i / 4] >> (8 * (i % 4)) & 0xffu;
+        for (int i = 0; i < WORDS; ++i) held[i] = found.w[i];
         return;
     }
+    if constexpr (!TAIL) return;
 #endif
 #pragma unroll
-    for (int i = 0; i < VEC; ++i) code[i] = column + i < length ? address[i] : 0;
+    for (int i = 0; i < VEC; ++i) {
+        if (column + i < length) held[i / 4] |= static_cast<uint32_t>(address[i]) << (8 * (i % 4));
+    }
+}
+
+#ifndef FORMAT
+// Byte i of a word plus BYTE_BIAS, as float32: on NVIDIA GPUs the lowest bits of 2^23 are the byte, by one permutation.
+#if defined(__CUDA_ARCH__)
+constexpr float BYTE_BIAS = 8388608.0f;
+DEVICE float biased_byte(uint32_t word, int i) { return float_of(__byte_perm(word, 0x4b000000u, 0x7440 + i)); }
+#else
+constexpr float BYTE_BIAS = 0.0f;
+DEVICE float biased_byte(uint32_t word, int i) { return static_cast<float>(word >> (8 * i) & 0xffu); }
+#endif
+#endif
+
+// The numbers of a vector's codes.
+DEVICE void numbers(float (&value)[VEC], const uint32_t (&held)[WORDS], int zero) {
+#ifdef FORMAT
+    if constexpr (VEC == 1) {
+        value[0] = decode<FORMAT>(held[0]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VEC; i += 2) decode2<FORMAT>(value[i], value[i + 1], held[i / 4] >> (8 * (i % 4)) & 0xffffu);
+    }
+#else
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {    // code + 128, which has no sign, less zero + 128
+        value[i] = biased_byte(held[i / 4] ^ 0x80808080u, i % 4) - (BYTE_BIAS + static_cast<float>(zero + 128));
+    }
+#endif
 }
 
 KERNEL(THREADS)
@@ -41,27 +69,37 @@ void dequantize(const uint8_t* q, const S* scale, const int32_t* zero_point, T* 
     enter_pdl();
     const RowSlice slice = row_slice(rows, length, across);
     if (slice.length == 0) return;
+    const uint8_t* source = lane_ptr(q + slice.row * q_stride) + slice.base;
+    uint32_t held[CHUNKS][WORDS];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) load_codes(held[c], source + c * CHUNK, slice.base + chunk_column(c), slice.length);
     int64_t line = slice.row;
     if constexpr (SIDE > 1) {
-        const int64_t matrix = slice.row / height;
-        line = matrix * down + (slice.row - matrix * height) / SIDE;
+        int64_t matrix = 0;
+        if (height < rows) matrix = slice.row / height;
+        line = matrix * down + static_cast<uint64_t>(slice.row - matrix * height) / SIDE;
+    }
+    const S* scales = scale + line * groups;
+    S own[CHUNKS];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        const uint64_t column = slice.base + chunk_column(c);
+        own[c] = S(0);
+        if (static_cast<int64_t>(column) < slice.length) own[c] = scales[GROUP == 0 ? 0 : column / (GROUP == 0 ? 1 : GROUP)];
     }
     int zero = 0;
     if (zero_point != nullptr) {
         zero = zero_point[slice.row];
         zero = zero < -128 ? -128 : zero > 127 ? 127 : zero;
     }
-    const S* scales = scale + line * groups;
+    T* target = lane_ptr(y + slice.row * y_stride) + slice.base;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        const int64_t column = slice.base + chunk_column(c);
-        if (column >= slice.length) break;
-        uint32_t code[VEC];
-        load_codes(code, q + slice.row * q_stride + column, column, slice.length);
-        const float own = scale_of(scales[GROUP == 0 ? 0 : column / (GROUP == 0 ? 1 : GROUP)]);
         float value[VEC];
+        numbers(value, held[c], zero);
+        const float factor = scale_of(own[c]);
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) value[i] = number(code[i], zero) * own;
-        store_vector(y + slice.row * y_stride + column, column, slice.length, value);
+        for (int i = 0; i < VEC; ++i) value[i] *= factor;
+        store_vector(target + c * CHUNK, slice.base + chunk_column(c), slice.length, value);
     }
 }

@@ -9,10 +9,12 @@ from portable.kernels._lib.minifloat import format_type
 from portable.kernels._lib.plans.elementwise_plan import element_class
 from portable.kernels._lib.plans.row_class import MAX_GRID, pointer, stride_arguments
 from portable.kernels.dequantize_fp8.reference import GROUP, MX_GROUP
-from portable.layout import ceil_div, rows
+from portable.layout import Rows, ceil_div, rows
 from portable.plan import Call, Launch, Plan, Rejected, Scalar
 
 _SOURCE = Path(__file__).with_name("dequantize.cu")
+CHUNKS = 2
+"""Vectors of a lane: 8192x14336 by row one 0.939 of the copy, two 0.980, four 0.968 (H200, 2026-11-27)."""
 
 
 def row(call: Call) -> Plan | Rejected:
@@ -39,8 +41,13 @@ def _plan(call: Call, group: int, side: int) -> Plan | Rejected:
     """One launch, with a scale per `group` columns, or per row where that is 0, of `side` rows."""
     views = {name: rows(call[name]) for name in ("q", "y")}
     first = views["q"]
+    dense = all(view.stride == view.length for view in views.values())
+    if group and side == 1 and dense and first.length % group == 0:  # one long row
+        total = first.count * first.length
+        views = dict.fromkeys(views, Rows(1, total, total))
+        first = views["q"]
     height = call["q"].shape[-2] if side > 1 else 1
-    kind, across, grid = element_class(call, call["y"].dtype, views)
+    kind, across, grid = element_class(call, call["y"].dtype, views, CHUNKS)
     if grid > MAX_GRID:
         return Rejected(f"{grid} blocks exceed the grid")
     args = (

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
-from portable.kernels._lib.triton.minifloat import decode, format_of
+from portable.kernels._lib.triton.minifloat import converts, decode, format_of
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     MIN_BLOCK,
@@ -30,13 +30,22 @@ ELEMENTS = 16
 
 
 @triton.jit
-def product(q, zero, scale, dtype: tl.constexpr, FORMAT: tl.constexpr):
+def product(q, zero, scale, dtype: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr):
     """Codes times scales in float32, rounded to `dtype`; of integers, where FORMAT is None, without the zero
-    point.
+    point. CONVERT: the GPU's instructions convert codes, and round a product as it is."""
+    if not CONVERT:
+        y = signed_product(q, zero, scale, dtype, FORMAT)
+    elif FORMAT is None:
+        y = ((q.to(tl.int32) - zero).to(tl.float32) * scale).to(dtype)
+    else:
+        y = (decode(q, FORMAT, True) * scale).to(dtype)
+    return y
 
-    Of magnitudes, and the sign is set after: Triton's -x is 0 - x, and on AMD GPUs it rounds a product to
-    float16 with 0 added (v_fma_mixlo_f16). Either makes 0 of -0.
-    """
+
+@triton.jit
+def signed_product(q, zero, scale, dtype: tl.constexpr, FORMAT: tl.constexpr):
+    """The same from magnitudes, and the sign is set after: Triton's -x is 0 - x, and on AMD GPUs it rounds a
+    product to float16 with 0 added (v_fma_mixlo_f16). Either makes 0 of -0."""
     if FORMAT is None:
         value = q.to(tl.int32) - zero
         negative = value < 0
@@ -64,7 +73,7 @@ def power_of_two(byte):
 @triton.jit
 def dequantize_rows(
     q_ptr, q_stride, y_ptr, y_stride, scale_ptr, zero_ptr, count, length, chunks,
-    FORMAT: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    FORMAT: tl.constexpr, CONVERT: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One tile by a scale per row."""
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
@@ -75,43 +84,48 @@ def dequantize_rows(
         zero = tl.minimum(tl.maximum(zero, -128), 127)
     else:
         zero = 0
-    y = product(q, zero, scale, y_ptr.dtype.element_ty, FORMAT)
+    y = product(q, zero, scale, y_ptr.dtype.element_ty, FORMAT, CONVERT)
     tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y, mask=mask)
 
 
 @triton.jit
 def dequantize_groups(
     q_ptr, q_stride, y_ptr, y_stride, scale_ptr, groups, across, length, height, down,
-    FORMAT: tl.constexpr, SIDE: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    FORMAT: tl.constexpr, CONVERT: tl.constexpr, SIDE: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS of the `groups`, of BLOCK columns each; a row has `across` of them. SIDE rows of a matrix, of
     `height` rows, share their scales; it has `down` times such rows."""
     group, there, row, first, lane, mask = group_tile(groups, across, length, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     q = tl.load(row_starts(q_ptr, row, q_stride, UNIT) + first + lane, mask=mask, other=0)
-    place = group.to(tl.int64)
+    place = group
     if SIDE > 1:
-        matrix = row // height
-        place = (matrix * down + (row - matrix * height) // SIDE) * across + (group - row * across)
+        line = group // across
+        matrix = line // height
+        place += (matrix * down + (line - matrix * height) // SIDE - line) * across
     scale = tl.load(scale_ptr + place, mask=there, other=0)
     if scale_ptr.dtype.element_ty == tl.uint8:
         scale = power_of_two(scale)
-    y = product(q, 0, scale[:, None], y_ptr.dtype.element_ty, FORMAT)
+    y = product(q, 0, scale[:, None], y_ptr.dtype.element_ty, FORMAT, CONVERT)
     tl.store(row_starts(y_ptr, row, y_stride, UNIT) + first + lane, y, mask=mask)
 
 
 def _arguments(call: Call) -> tuple[int, list[tuple[str, Argument]], tuple[tuple[str, Any], ...]]:
-    """The elements that divide rows of q and y, the arguments of both and of the scales, and FORMAT."""
+    """The elements that divide rows of q and y, the arguments of both and of the scales, FORMAT and CONVERT.
+
+    The elements are those of 16 bytes of y: a thread that loads 16 codes would give some of their y to others
+    to store, through shared memory.
+    """
     names = ("q", "y")
-    unit = unit_of(call, names, names, call["q"].shape[-1])
+    unit = unit_of(call, names, ("y", "q"), call["q"].shape[-1])
     of_q, of_scale = (call[name].dtype for name in ("q", "scale"))
     args = dict(row_args(call, names, unit > 1))
     args["q_ptr"] = Pointer("q", unit > 1, dtype=None if of_q == "int8" else "uint8")
     scale = Pointer("scale", dtype="uint8" if itemsize(of_scale) == 1 else None)
-    return (
-        unit,
-        [*args.items(), ("scale_ptr", scale)],
-        (("FORMAT", None if of_q == "int8" else format_of(of_q)),),
-    )
+    given = [*args.items(), ("scale_ptr", scale)]
+    if of_q == "int8":
+        return unit, given, (("FORMAT", None), ("CONVERT", call.device.vendor == "cuda"))
+    return unit, given, (("FORMAT", format_of(of_q)), ("CONVERT", converts(call.device, of_q)))
 
 
 def row(call: Call) -> Plan | Rejected:
@@ -146,12 +160,15 @@ def _groups(call: Call, width: int, side: int = 1) -> Plan | Rejected:
     groups = count * across
     if groups > MAX_GRID - tile.rows:
         return Rejected(f"{groups} groups: more than {MAX_GRID}")
+    dense = all(rows(call[name]).stride == length for name in ("q", "y"))
+    if side == 1 and dense and length % width == 0:  # one long row
+        across, length = groups, count * length
     args += [
         ("groups", Scalar("i32", groups)),
         ("across", Scalar("i32", max(across, 1))),
         ("length", Scalar("i64", length)),
-        ("height", Scalar("i64", max(height, 1))),
-        ("down", Scalar("i64", ceil_div(height, side))),
+        ("height", Scalar("i32", max(height, 1))),
+        ("down", Scalar("i32", ceil_div(height, side))),
     ]
     kernel = tile.kernel(dequantize_groups, *constants, ("SIDE", side), options=WITH_SUBNORMALS)
     return Plan((Launch(kernel, (ceil_div(groups, tile.rows), 1, 1), tuple(args)),))

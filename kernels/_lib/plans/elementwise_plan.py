@@ -57,14 +57,16 @@ def elementwise_plan(
     return Plan((Launch(kernel, (grid, 1, 1), args),))
 
 
-def element_class(call: Call, dtype: str, views: Mapping[str, Rows]) -> tuple[RowClass, int, int]:
-    """The class of an elementwise kernel over these rows, all of one length; how many blocks share a row, and
-    how many there are in all."""
+def element_class(
+    call: Call, dtype: str, views: Mapping[str, Rows], most_chunks: int = CHUNKS
+) -> tuple[RowClass, int, int]:
+    """The class of an elementwise kernel over these rows, all of one length, of `most_chunks` vectors a lane;
+    how many blocks share a row, and how many there are in all."""
     count, length, _ = min(views.values(), key=lambda view: view.count)  # gate and up are two rows of one
     vector = vector_length(
         dtype, [(call[name], view.stride if view.count > 1 else 0) for name, view in views.items()]
     )
-    chunks = CHUNKS if vector > 1 else SCALARS
+    chunks = most_chunks if vector > 1 else SCALARS
     vectors = power_of_two(-(-length // vector))
     lanes = THREADS if count == 1 else min(max(vectors // chunks, 1), THREADS)
     kind = RowClass(dtype, vector, length % vector != 0, THREADS, lanes, chunks, False)

@@ -22,8 +22,8 @@ def format_of(dtype: str) -> tuple[int, ...]:
 
 
 def converts(device: Device, dtype: str) -> bool:
-    """Whether the GPU rounds to this type in one instruction that saturates and keeps NaN, and Triton uses
-    it: cvt.rn.satfinite of sm_89 and later. Written out a code takes fifteen instructions."""
+    """Whether the GPU rounds to this type in one instruction that saturates and keeps NaN, has one from it to
+    float16, and Triton uses both: cvt.rn of sm_89 and later. A code written out is fifteen instructions."""
     number = re.fullmatch(r"sm_(\d+)[af]?", device.arch)
     return number is not None and int(number[1]) >= 89 and dtype in _CONVERTED
 
@@ -69,8 +69,21 @@ def written_out(x, FORMAT: tl.constexpr):
 
 
 @triton.jit
-def decode(codes, FORMAT: tl.constexpr):
-    """The float32 numbers of codes."""
+def decode(codes, FORMAT: tl.constexpr, CONVERT: tl.constexpr = False):  # pyright: ignore[reportArgumentType]
+    """The float32 numbers of codes; with CONVERT, of uint8, by the GPU's instruction (`converts`) to float16,
+    which has them all."""
+    if not CONVERT:
+        x = decode_written_out(codes, FORMAT)
+    elif FORMAT[1] == 3:
+        x = codes.to(tl.float8e4nv, bitcast=True).to(tl.float16).to(tl.float32)
+    else:
+        x = codes.to(tl.float8e5, bitcast=True).to(tl.float16).to(tl.float32)
+    return x
+
+
+@triton.jit
+def decode_written_out(codes, FORMAT: tl.constexpr):
+    """The same from integer operations and one product."""
     BITS: tl.constexpr = FORMAT[0]
     MANTISSA: tl.constexpr = FORMAT[1]
     BIAS: tl.constexpr = FORMAT[2]
@@ -80,9 +93,8 @@ def decode(codes, FORMAT: tl.constexpr):
     SIGN: tl.constexpr = 1 << (BITS - 1)  # pyright: ignore[reportOperatorIssue]
     code = codes.to(tl.int32)
     size = code & (SIGN - 1)
-    normal = ((size << (23 - MANTISSA)) + ((127 - BIAS) << 23)).to(tl.float32, bitcast=True)
-    subnormal = size < (1 << MANTISSA)  # pyright: ignore[reportOperatorIssue]
-    x = tl.where(subnormal, size.to(tl.float32) * 2.0 ** (1 - BIAS - MANTISSA), normal)
+    # The bits where float32 has them: all are too small by the difference of the biases.
+    x = (size << (23 - MANTISSA)).to(tl.float32, bitcast=True) * 2.0 ** (127 - BIAS)
     if NAN >= 0:
         if FNUZ:
             x = tl.where(code == NAN, float("nan"), x)

@@ -255,7 +255,7 @@ source(
 )  # fmt: skip
 source(
     *("dequantize_fp8_128x128", "triton", "gfx942", "of a matrix's first tiles alone"),
-    Edit(TRITON, "(matrix * down + (row - matrix * height) // SIDE)", "(matrix * down)"),
+    Edit(TRITON, "(matrix * down + (line - matrix * height) // SIDE - line)", "(matrix * down - line)"),
 )
 source(
     *("dequantize_mx", "triton", "gfx942", "a byte of 0 taken for 0"),
@@ -271,9 +271,11 @@ source(
 )
 source(
     *("dequantize_fp8_128x128", "cpp", "gfx942", "of a matrix's first tiles alone"),
-    Edit(SOURCE, "line = matrix * down + (slice.row - matrix * height) / SIDE;", "line = matrix * down;"),
+    Edit(
+        SOURCE, "matrix * down + static_cast<uint64_t>(slice.row - matrix * height) / SIDE", "matrix * down"
+    ),
 )
 source(
     *("dequantize_int8", "cpp", "gfx942", "codes without their sign"),
-    Edit(SOURCE, "static_cast<int>(static_cast<int8_t>(code))", "static_cast<int>(code)"),
+    Edit(SOURCE, "held[i / 4] ^ 0x80808080u", "held[i / 4]"),
 )
