@@ -50,8 +50,11 @@ ELEMENTS, TILE_ELEMENTS = 16, 32
 """Elements of groups, and of a 128x128 tile, that a thread has. Half as many of groups, and SLAB rows of a
 tile at a time, where each element has a pointer and a mask of its own (UNIT 1): else they spill."""
 SLAB = 8
-STRIP = 64
-"""Columns of a program that makes rows of columns."""
+STRIP, SLABS, PARTS = 64, 24, 16
+"""Columns of a program that makes rows of columns; slabs that each multiprocessor gets, where there are so
+many; and the most slabs of a strip, whose greatest magnitudes a program loads at once."""
+AMAX_REGISTERS = 32
+"""Of a thread of 16-bit columns' greatest magnitudes, on NVIDIA: 2048 share a multiprocessor."""
 GATED_ELEMENTS = 4
 """Elements of gate and of up that a thread has where each has a pointer and a mask of its own: of 8, short
 rows of float32 spill on sm_90a."""
@@ -266,21 +269,20 @@ def column_amax(
 def quantize_columns(
     x_ptr, x_stride, q_ptr, scale_ptr, amax_ptr, height, length, down, across, slab, eps, largest,
     POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
-    UNIT: tl.constexpr, ROW_UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, ROW_UNIT: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The codes of such columns as rows, whose length ROW_UNIT divides. Backwards: what was read last may
-    still be in the L2 cache."""
+    """The codes of such columns as rows, whose length ROW_UNIT divides, of at most PARTS slabs. Backwards:
+    what was read last may still be in the L2 cache."""
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     line = pid // across
     matrix = (line // down).to(tl.int64)
     top = (line % down).to(tl.int64) * slab
     col = (pid % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = col < length
-    most = tl.zeros([BLOCK], tl.int32)
-    for part in range(0, down):
-        most = tl.maximum(
-            most, tl.load(amax_ptr + (matrix * down + part) * length + col, mask=there, other=0)
-        )
+    part = tl.arange(0, PARTS)[:, None]
+    parts = amax_ptr + (matrix * down + part) * length + col[None, :]
+    most = tl.max(tl.load(parts, mask=(part < down) & there[None, :], other=0), axis=0)
     scale = scale_of(most, eps, largest, POWER_OF_2)
     tl.store(scale_ptr + matrix * length + col, scale, mask=there & (top == 0))
     inverse = tl.div_rn(1.0, scale)[None, :]
@@ -454,7 +456,7 @@ def columns(call: Call) -> Plan | Rejected:
     matrices = math.prod(call["x"].shape[:-2])
     unit = unit_of(call, ("x",), ("x",), length)
     across = ceil_div(length, STRIP)
-    down, slab = slabs(call.device, across * matrices, height)
+    down, slab = slabs(call.device, across * matrices, height, SLABS, PARTS)
     grid = matrices * down * across
     if grid > MAX_GRID:
         return Rejected(f"{grid} strips: more than {MAX_GRID}")
@@ -465,15 +467,18 @@ def columns(call: Call) -> Plan | Rejected:
         ("length", Scalar("i64", length)),
         ("down", Scalar("i32", down)),
         ("across", Scalar("i32", max(across, 1))),
-        ("slab", Scalar("i32", slab)),
+        ("slab", Scalar("i32", slab, divisible=True)),
     ]
     row_unit = 16 if height % 16 == 0 and call["q"].alignment >= 16 else 1
     outputs = [("q_ptr", Pointer("q", row_unit > 1, dtype="uint8")), ("scale_ptr", Pointer("scale"))]
     tall, per_thread = (TALL, ELEMENTS) if min(unit, row_unit) > 1 else (TALL // 4, ELEMENTS // 4)
     tile = RowTile(tall, STRIP, unit, warps(call.device, tall * STRIP // per_thread), False)
-    codes = tile.kernel(quantize_columns, *code_constants(call), ("ROW_UNIT", row_unit))
+    limited = unit == 8 and row_unit > 1 and call.device.vendor == "cuda"
+    options = (*UNFUSED, ("maxnreg", AMAX_REGISTERS)) if limited else UNFUSED
+    constants = (*code_constants(call), ("ROW_UNIT", row_unit), ("PARTS", PARTS))
+    codes = tile.kernel(quantize_columns, *constants)
     launches = (
-        Launch(tile.kernel(column_amax), (grid, 1, 1), (*x, amax, *sizes)),
+        Launch(tile.kernel(column_amax, options=options), (grid, 1, 1), (*x, amax, *sizes)),
         Launch(codes, (grid, 1, 1), (*x, *outputs, amax, *sizes, *_numbers(call))),
     )
     return Plan(launches, (Workspace("amax", (matrices * down * length,), "int32"),))

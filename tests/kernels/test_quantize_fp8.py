@@ -17,7 +17,7 @@ from portable.conformance.execute import runner
 from portable.conformance.perf import baselines, bench
 from portable.kernels._lib import minifloat
 from portable.kernels.quantize_fp8.codes import DTYPES, codes_of, numbers
-from portable.plan import Device, Launch, Pointer, TritonKernel
+from portable.plan import Device, Launch, NativeKernel, Pointer, TritonKernel
 from portable.runtime import triton_build
 from portable.spec import docs_page, registry
 
@@ -303,3 +303,42 @@ def test_nvidia_s_conversion_is_used_where_there_is_one():
     for arch, there in archs.items():
         device = Device("some", arch, arch)
         assert [converts(device, dtype) for dtype in minifloat.OF_8_BITS] == [there, there, False, False]
+
+
+@pytest.mark.parametrize(
+    ("height", "length", "dtype", "arch", "wanted"),
+    [
+        (8192, 4096, "bfloat16", "sm_90a", (8, 4, 512)),
+        (128, 64, "float16", "sm_90a", (1, 1, 1)),
+        (2304, 72, "bfloat16", "sm_90a", (4, 3, 8)),
+        (1008, 4096, "bfloat16", "gfx942", None),
+        (1008, 4096, "bfloat16", "sm_100", None),
+        (1008, 4096, "float32", "sm_90a", None),
+        (1000, 4096, "bfloat16", "sm_90a", None),
+        (1008, 4098, "bfloat16", "sm_90a", None),
+        (8208, 4096, "bfloat16", "sm_90a", None),
+    ],
+)
+def test_columns_that_a_cluster_holds_are_read_once(height, length, dtype, arch, wanted):
+    """Blocks of a cluster, tiles of 256 rows of a block, the grid; two launches where it cannot be."""
+    from portable.commands import check
+    from portable.dispatch import select
+    from portable.spec.model import Case
+
+    spec = registry.spec("quantize_fp8_columns")
+    case = Case(axes={"M": height, "K": length})
+    types = next(row for row in spec.types if row["T"] == dtype)
+    ((backend, device),) = check.targets([arch])
+    signature = check.call_signature(spec, case, types, True)
+    cpp = spec.implementation("cpp")
+    assert cpp is not None
+    plan = select.evaluate(cpp, signature, backend, device, static=False).plan
+    assert plan is not None
+    names = [launch.kernel.name for launch in plan.launches]
+    if wanted is None:
+        assert [name.split("(")[0] for name in names] == ["column_amax", "quantize_columns"]
+        return
+    (launch,) = plan.launches
+    assert isinstance(launch.kernel, NativeKernel)
+    defines = dict(launch.kernel.defines)
+    assert (int(defines["BLOCKS"]), int(defines["CHUNKS"]), launch.grid[0]) == wanted
