@@ -27,7 +27,12 @@ void quantize_groups(const T* x, uint8_t* q, Scale::Stored* scale, int64_t rows,
     const RowSlice slice = row_slice(rows, length, across);
     const int64_t begin = slice.base + (row_lane() & ~(GROUP_LANES - 1)) * VEC;
     const T* source = x + X_ROWS * slice.row * x_stride;
+    static_assert(CHUNK % GROUP == 0, "a lane's vectors are whole groups apart");
     uint8_t* target = q + slice.row * q_stride;
+    Scale::Stored* scales = scale + slice.row * groups + static_cast<uint64_t>(begin) / GROUP;
+#if !STRIDED
+    target += static_cast<uint64_t>(begin + group_lane() * VEC) / IN_BYTE;    // the lane's first codes
+#endif
     Vector<T, VEC> held[CHUNKS];
     load_source_parts(held, source, x_stride, begin, slice.length);
 #pragma unroll
@@ -35,8 +40,13 @@ void quantize_groups(const T* x, uint8_t* q, Scale::Stored* scale, int64_t rows,
         const int64_t first = begin + c * CHUNK;
         const float most = reduce_warp<Greatest, GROUP_LANES>(float_of(greatest(0, held[c])));
         const Scale::Stored own = scaling.of(amax_of<T>(bits_of(most)));
-        if (group_lane() == 0 && first < slice.length) scale[slice.row * groups + first / GROUP] = own;
+        if (group_lane() == 0 && first < slice.length) scales[c * (CHUNK / GROUP)] = own;
+#if STRIDED
         store_part(target, first, slice.length, held[c], scaling.inverse(own));
+#else
+        const int64_t column = first + group_lane() * VEC;
+        store_lane(target + c * (CHUNK / IN_BYTE), column, slice.length, held[c], scaling.inverse(own));
+#endif
     }
 }
 #endif

@@ -25,6 +25,13 @@
 constexpr int GROUP = GROUP_SIZE;
 constexpr int GROUP_LANES = GROUP / VEC;    // which have a group's elements
 constexpr bool NARROW = sizeof(T) == 2;
+template <class Type> constexpr bool IS_BFLOAT16 = false;
+template <> constexpr bool IS_BFLOAT16<bf16> = true;
+#if defined(MX_ROUNDING)
+constexpr bool EXACT_PAIRS = IS_BFLOAT16<T>;    // products with a power of two, in T
+#else
+constexpr bool EXACT_PAIRS = false;
+#endif
 
 // The greater of the two lower and of the two upper halves.
 DEVICE uint32_t max_halves(uint32_t a, uint32_t b) {
@@ -184,14 +191,40 @@ DEVICE void store_codes(uint8_t* address, Index column, Index length, const Vect
     }
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define PAIRS_OF_BFLOAT16
+#include "pairs.h"
+#endif
+
+// The codes of 4 bits of a vector times `inverse`, the first in the lowest bits.
+template <class Type, int COUNT> DEVICE uint32_t code_pairs(const Vector<Type, COUNT>& held, float inverse) {
+#if defined(PAIRS_OF_BFLOAT16)
+    // By a finite number other than 0 a product is NaN where the element is, whose group then has no such number.
+    if (COUNT == 8 && (bits_of(inverse) & 0x7fffffffu) - 1u < 0x7f7fffffu) {
+        uint32_t pair[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if constexpr (EXACT_PAIRS) {
+                pair[i] = pair_times(held.word(i), __byte_perm(bits_of(inverse), 0, 0x3232));
+            } else {
+                pair[i] = sticky_pair(held[2 * i] * inverse, held[2 * i + 1] * inverse);
+            }
+        }
+        return e2m1_eight(pair);
+    }
+#endif
+    uint32_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) codes |= encode<Format>(held[i] * inverse) << (4 * i);
+    return codes;
+}
+
 // The same of codes of 4 bits, two in a byte: the even column in the lower half, and with the last column of a row of an odd
 // length the code of a 0.
 template <class Type, int COUNT, class Index>
 DEVICE void store_pairs(uint8_t* address, Index column, Index length, const Vector<Type, COUNT>& held, float inverse) {
     static_assert(COUNT == 4 || COUNT == 8, "two bytes or a word");
-    uint32_t codes = 0;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) codes |= encode<Format>(held[i] * inverse) << (4 * i);
+    const uint32_t codes = code_pairs(held, inverse);
     if (TAIL ? column + COUNT <= length : column < length) {
         if constexpr (COUNT == 8) {
             store_global(address, words<4>{{codes}});
@@ -204,6 +237,16 @@ DEVICE void store_pairs(uint8_t* address, Index column, Index length, const Vect
         for (int i = 0; i < COUNT; i += 2) {
             if (column + i < length) address[i / 2] = static_cast<uint8_t>(codes >> (4 * i));
         }
+    }
+}
+
+// The codes of a vector of the row, at their own address.
+template <class Index>
+DEVICE void store_lane(uint8_t* address, Index column, Index length, const Vector<T, VEC>& held, float inverse) {
+    if constexpr (IN_BYTE == 2) {
+        store_pairs(address, column, length, held, inverse);
+    } else {
+        store_codes(address, column, length, held, inverse);
     }
 }
 
@@ -222,11 +265,7 @@ DEVICE void store_part(uint8_t* row, Index first, Index length, const Vector<T, 
     }
 #else
     const Index column = first + group_lane() * VEC;
-    if constexpr (IN_BYTE == 2) {
-        store_pairs(row + column / 2, column, length, held, inverse);
-    } else {
-        store_codes(row + column, column, length, held, inverse);
-    }
+    store_lane(row + column / IN_BYTE, column, length, held, inverse);
 #endif
 }
 #endif

@@ -14,7 +14,11 @@ struct Nvfp4Scale {
     DEVICE uint8_t of(float amax) const {
         constexpr float LEAST = 1.0f / static_cast<float>(1 << (Stores::BIAS - 1));
         const float scale = div_rn(div_rn(amax, decode<Format>(Format::LARGEST)), global);
-        return static_cast<uint8_t>(encode<Stores>(scale < LEAST ? LEAST : scale));
+        return static_cast<uint8_t>(encode4<Stores>(scale < LEAST ? LEAST : scale, 0.0f, 0.0f, 0.0f));
     }
-    DEVICE float inverse(uint8_t scale) const { return div_rn(div_rn(1.0f, global), decode<Stores>(scale)); }
+    DEVICE float inverse(uint8_t scale) const {
+        float own, zero;
+        decode2<Stores>(own, zero, scale);
+        return div_rn(div_rn(1.0f, global), own);
+    }
 };

@@ -346,8 +346,8 @@ source(
     *("quantize_nvfp4", "cpp", "gfx942", "numbers by the product of both scales"),
     Edit(
         NV_SCALE,
-        "div_rn(div_rn(1.0f, global), decode<Stores>(scale))",
-        "div_rn(1.0f, global * decode<Stores>(scale))",
+        "div_rn(div_rn(1.0f, global), $own)",
+        "div_rn(1.0f, global * $own)",
     ),
 )
 source(
