@@ -71,6 +71,8 @@ def models_command(args: Any) -> int:
         candidates = configs.chosen(steps.CANDIDATES, names, "--candidates")
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if not any(each.takes(step) for each in candidates for step in wanted):
+        raise UsageError(f"--candidates {names}: quantised steps are decode steps, and --steps names none")
     tiny = args.tiny or not (gpu or args.modelled)
     shrink = configs.tiny if tiny else None
     if args.modelled:

@@ -34,15 +34,18 @@ def step_entry(
     """One model and step: its candidates' entries and, on a GPU, the roofs and floors of the same run.
 
     torch's eager step is judged first, whether it is a candidate or not: the others are held to its
-    errors."""
+    errors, and quantised ones to those of torch's step of the same dequantised operands."""
     ready = steps.Ready(config, step, device)
-    progress("float32")
-    reference = ready.reference()
-    eager = steps.CANDIDATES[steps.TORCH]
-    of_torch = judge.errors(ready.outcome(ready.call(eager)), reference)
+    candidates = [each for each in candidates if each.takes(step)]
     calls: dict[str, Callable[[], Any]] = {}
-    entries = [_judged(each, ready, reference, of_torch, calls, progress) for each in candidates]
-    del reference
+    entries = []
+    for scheme in dict.fromkeys(each.scheme for each in candidates):
+        alike = [each for each in candidates if each.scheme is scheme]
+        progress("float32")
+        reference = ready.reference(scheme)
+        of_torch = judge.errors(ready.outcome(ready.call(alike[0].eager)), reference)
+        entries += [_judged(each, ready, reference, of_torch, calls, progress) for each in alike]
+        del reference
     found: Entry = {
         "model": config.name,
         "step": step.name,
@@ -203,8 +206,10 @@ def measured(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Iterator[Entry]:
-    """An entry for each of `pairs`."""
+    """An entry for each of `pairs` that a candidate takes."""
     for config, step in pairs(configs, wanted, shrink):
+        if not any(each.takes(step) for each in candidates):
+            continue
         yield step_entry(
             config,
             step,

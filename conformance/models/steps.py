@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable.conformance.models import functions
+from portable.conformance.models import functions, quantized
 from portable.conformance.models.configs import DECODE, Config, Step
 from portable.conformance.models.functions import Cache
 from portable.conformance.models.model import Model
@@ -20,12 +20,26 @@ from portable.conformance.perf import libraries
 
 @dataclass(frozen=True)
 class Candidate:
-    """Functions for the model, traced by torch.compile or not, and by this package's pass of Inductor."""
+    """Functions for the model, traced by torch.compile or not, and by this package's pass of Inductor; with a
+    scheme those whose linears are quantised so, for decode steps alone."""
 
     name: str
-    functions: type[functions.Torch]
+    functions: Callable[..., functions.Torch]
     compiled: bool = False
     inductor_pass: bool = False
+    scheme: quantized.Scheme | None = None
+
+    def takes(self, step: Step) -> bool:
+        return self.scheme is None or step.kind == DECODE
+
+    @property
+    def eager(self) -> Candidate:
+        """torch's eager step of the same operands: what this one's errors are held to."""
+        return (
+            CANDIDATES[TORCH]
+            if self.scheme is None
+            else Candidate(TORCH, quantized.Torch, scheme=self.scheme)
+        )
 
 
 TORCH = "torch"
@@ -38,6 +52,8 @@ CANDIDATES: Mapping[str, Candidate] = {
         Candidate("portable", functions.Portable),
         Candidate("portable.compile", functions.Portable, compiled=True),
         Candidate("portable.inductor", functions.TorchWithPass, compiled=True, inductor_pass=True),
+        Candidate("portable.fp8", quantized.Portable, scheme=quantized.Fp8Rows()),
+        Candidate("portable.int4", quantized.Portable, scheme=quantized.Int4()),
     )
 }
 
@@ -86,7 +102,8 @@ class Ready:
 
     def call(self, candidate: Candidate) -> Callable[[], Any]:
         """The candidate's step: gradients in the parameters and the loss, or the logits."""
-        forward = self._forward(self.model, candidate.functions(), self._caches)
+        made = candidate.functions(*([candidate.scheme] if candidate.scheme else []))
+        forward = self._forward(self.model, made, self._caches)
         if candidate.compiled:
             forward = torch.compile(forward)
         call = functools.partial(self._step, self.model, forward)
@@ -96,11 +113,12 @@ class Ready:
         """What the call computes, by name, in float32: the loss and every gradient, or the logits."""
         return self._named(self.model, call())
 
-    def reference(self) -> dict[str, Tensor]:
-        """The same, all computed in float32 from the same weights."""
+    def reference(self, scheme: quantized.Scheme | None = None) -> dict[str, Tensor]:
+        """The same, all computed in float32 from the same weights, or from what their codes stand for."""
         model = deepcopy(self.model).float()
         caches: list[Cache] = [(k.float(), v.float()) for k, v in self._caches]
-        forward = self._forward(model, functions.Reference(), caches)
+        chosen = functions.Reference() if scheme is None else quantized.Reference(scheme)
+        forward = self._forward(model, chosen, caches)
         return self._named(model, self._step(model, forward))
 
     def _forward(self, model: Model, chosen: functions.Torch, caches: list[Cache]) -> Callable[[], Tensor]:

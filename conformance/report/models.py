@@ -21,13 +21,14 @@ HEAD = (
     "ms",
     "x torch",
     "x torch.compile",
+    "x portable",
     "peak GiB",
     "kernels",
     "MHz",
     "W",
     "worst error",
 )
-_BASES = ("torch", "torch.compile")
+_BASES = ("torch", "torch.compile", "portable")
 _FLOOR = "floor"
 _ROW, _LEFT, _WIDTH = 30, 150, 720  # of the picture, in its units
 _COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e")
@@ -213,7 +214,7 @@ def _median(entry: Mapping[str, Any]) -> float:
 
 
 def _ratio(entry: Mapping[str, Any], base: Mapping[str, Any] | None) -> str:
-    if base is None:
+    if base is None or base is entry or base["state"] == MODELLED:
         return "-"
     ratio = stats.ratio_interval(entry["us"], base["us"])
     return f"{ratio.value:.3f} ({ratio.low:.3f}..{ratio.high:.3f})"

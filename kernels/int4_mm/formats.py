@@ -47,8 +47,9 @@ def unpack_int4(
     - "gptq_v2": the same with zero points as they are.
     - "awq": weight is qweight, int32 (K, N / 8), whose nibbles from the lowest hold the columns 0, 2, 4, 6,
       1, 3, 5, 7 of 8; zero_point is qzeros, int32 (K / group, N / 8), alike; scale (K / group, N).
-    - "compressed-tensors", pack-quantized and symmetric: weight_packed, int32 (N, K / 8), the lowest nibble
-      the first along K; scale (N, K / group).
+    - "compressed-tensors", pack-quantized: weight_packed, int32 (N, K / 8), the lowest nibble the first along
+      K; scale (N, K / group); zero_point is weight_zero_point, int32 (N / 8, K / group), the lowest nibble
+      the first along N, None is 8; g_idx as of "gptq".
     - "torchao", Int4Tensor: qdata, int8 (N, K / 2), signed numbers, the even k in the lower half; scale and
       zero_point (K / group, N), of which the latter is a floating point number: the result's offset.
 
@@ -59,7 +60,7 @@ def unpack_int4(
     _check_format(name, format)
     _check(name, "weight", weight, torch.int8 if format == "torchao" else torch.int32)
     _check(name, "scale", scale, None)
-    if g_idx is not None and not format.startswith("gptq"):
+    if g_idx is not None and format in ("awq", "torchao"):
         raise ParameterError(name, "g_idx", "a tensor", f"None, as format {format!r} has none")
     by_rows = format == "compressed-tensors"
     if format == "torchao":
@@ -82,12 +83,11 @@ def unpack_int4(
         _check_shape(name, "zero_point", zero_point, tuple(scale.shape))
         offset = zero_point.t().contiguous()
     elif zero_point is not None:
-        if by_rows:
-            expected = f"None: format {format!r} is symmetric here"
-            raise ParameterError(name, "zero_point", "a tensor", expected)
         _check(name, "zero_point", zero_point, torch.int32)
-        _check_shape(name, "zero_point", zero_point, (groups, -(-n // 8)))
-        zero = _nibbles(zero_point, INTERLEAVED if format == "awq" else IN_ORDER).t()[:n]
+        words = -(-n // 8)
+        _check_shape(name, "zero_point", zero_point, (words, groups) if by_rows else (groups, words))
+        along = zero_point.t() if by_rows else zero_point
+        zero = _nibbles(along, INTERLEAVED if format == "awq" else IN_ORDER).t()[:n]
         zero = (zero + (format == "gptq")).to(torch.uint8).contiguous()
     order = None if g_idx is None else _order(name, g_idx, k, groups)
     code = code if order is None else code[:, order]
@@ -107,8 +107,8 @@ def pack_int4(
     `unpack_int4`, whose formats these are, takes back. zero_point is None where none is given, but for "awq",
     which always has them. N must be a multiple of 8 for zero points and "awq", K for all but "torchao".
 
-    "gptq" holds zero points from 1 to 16, "gptq_v2" and "awq" from 0 to 15; the others none, and "torchao"
-    alone an offset. Raises as `unpack_int4`.
+    "gptq" holds zero points from 1 to 16, "torchao" none but alone an offset, the others from 0 to 15. Raises
+    as `unpack_int4`.
     """
     name = "pack_int4"
     _check_format(name, format)
@@ -123,7 +123,7 @@ def pack_int4(
             _check_shape(name, each, given, tuple(scale.shape))
     if offset is not None and format != "torchao":
         raise ParameterError(name, "offset", "a tensor", f"None: format {format!r} has integer zero points")
-    if zero_point is not None and format in ("torchao", "compressed-tensors"):
+    if zero_point is not None and format == "torchao":
         raise ParameterError(name, "zero_point", "a tensor", f"None: format {format!r} has no integer ones")
     if format == "torchao":
         if offset is None:
@@ -132,8 +132,6 @@ def pack_int4(
     if half % 4:
         raise ShapeError(name, "weight", tuple(weight.shape), "(N, K / 2) with K a multiple of 8")
     code = minifloat.unpack(weight)
-    if format == "compressed-tensors":
-        return _words(code, IN_ORDER), scale.contiguous(), None
     order = INTERLEAVED if format == "awq" else IN_ORDER
     if zero_point is None and format == "awq":
         zero_point = torch.full_like(scale, 8, dtype=torch.uint8)
@@ -146,6 +144,8 @@ def pack_int4(
             expected = f"numbers from {least} to {15 + least} for format {format!r}"
             raise ParameterError(name, "zero_point", "a tensor with others", expected)
         zero = _words((zero_point - least).t(), order)
+    if format == "compressed-tensors":
+        return _words(code, order), scale.contiguous(), None if zero is None else zero.t().contiguous()
     packed = _words(code.t(), order) if format == "awq" else _words(code, order).t().contiguous()
     return packed, scale.t().contiguous(), zero
 

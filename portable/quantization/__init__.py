@@ -7,6 +7,7 @@ torchao need not be installed, and none of its code is used: the names are its o
 its import. `portable.quantize_` is the function.
 """
 
+from portable.quantization.checkpoint import load_int4_
 from portable.quantization.configs import (
     Float8DynamicActivationFloat8WeightConfig,
     Float8MMConfig,
@@ -41,5 +42,6 @@ __all__ = [
     "PerTensor",
     "QuantizationConfig",
     "QuantizedLinear",
+    "load_int4_",
     "quantize_",
 ]

@@ -2,7 +2,7 @@
 
 A config makes the buffers of a `QuantizedLinear` of a weight (N, K), and multiplies by them. Buffers have the
 names of checkpoints of vLLM and ModelOpt: `weight`, the codes; `weight_scale`; `weight_zero_point`, int4's;
-`weight_scale_2`, NVFP4's scale of the whole.
+`weight_permutation`, where int4's groups are not of neighbours; `weight_scale_2`, NVFP4's of the whole.
 """
 
 from __future__ import annotations
@@ -224,7 +224,9 @@ class Int4WeightOnlyConfig(QuantizationConfig):
         return buffers if found.zero_point is None else buffers | {"weight_zero_point": found.zero_point}
 
     def product(self, x: Tensor, buffers: Buffers, bias: Tensor | None) -> Tensor:
-        zero_point = buffers.get("weight_zero_point")
+        zero_point, order = buffers.get("weight_zero_point"), buffers.get("weight_permutation")
+        if order is not None:  # of a checkpoint with GPTQ's desc_act
+            x = x.index_select(-1, order)
         return portable.int4_mm(x, buffers["weight"], buffers["weight_scale"], zero_point, bias=bias)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -43,19 +43,24 @@ class QuantizedLinear(nn.Module):
         return made
 
     @classmethod
-    def in_place(cls, linear: nn.Linear, config: QuantizationConfig) -> None:
-        """The same object becomes one, so that its hooks and all that refers to it stay."""
+    def in_place(
+        cls, linear: nn.Linear, config: QuantizationConfig, buffers: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """The same object becomes one, so that its hooks and all that refers to it stay; of `buffers`, the
+        config's, where the weight is quantised already."""
         weight = linear.weight
         vars(linear).pop("observer", None)
         del linear.weight
         linear.__class__ = cls  # type: ignore[assignment]  # as torch's LazyLinear becomes a Linear
         made: Any = linear
-        made._quantize(weight, config)
+        made._quantize(weight, config, buffers)
 
-    def _quantize(self, weight: Tensor, config: QuantizationConfig) -> None:
+    def _quantize(
+        self, weight: Tensor, config: QuantizationConfig, buffers: Mapping[str, Tensor] | None = None
+    ) -> None:
         self.config = config.stored
         with torch.no_grad():
-            for name, value in config.quantized(weight.detach()).items():
+            for name, value in (buffers or config.quantized(weight.detach())).items():
                 self.register_buffer(name, value)
         if self.bias is not None:
             self.bias = nn.Parameter(self.bias.detach(), requires_grad=False)

@@ -12,7 +12,17 @@ import torch
 
 import portable
 from portable.conformance.commands import cli
-from portable.conformance.models import configs, floors, functions, judge, measure, modelled, record, steps
+from portable.conformance.models import (
+    configs,
+    floors,
+    functions,
+    judge,
+    measure,
+    modelled,
+    quantized,
+    record,
+    steps,
+)
 from portable.conformance.models.model import Model
 from portable.conformance.perf import libraries, sustained, timing
 from portable.conformance.records.schema import RecordError
@@ -109,6 +119,40 @@ def test_a_wrong_model_is_found(model, step, wrong):
     small = configs.tiny(configs.models()[model], configs.steps()[step])
     (found,) = measure.step_entry(*small, [steps.Candidate("portable", wrong)], CPU)["candidates"]
     assert found["state"] == "Fail" and "against float32, torch's own" in found["message"]
+
+
+class NextZeroPoint(quantized.Int4):
+    """Codes less 9, not 8."""
+
+    def product(self, x, weight):
+        return portable.int4_mm(x, *weight[:2], torch.full_like(weight.scale, 9, dtype=torch.uint8))
+
+
+class TwiceTheScale(quantized.Fp8Rows):
+    def product(self, x, weight):
+        return super().product(x, (weight[0], 2 * weight[1]))
+
+
+@pytest.mark.parametrize("name", ["portable.int4", "portable.fp8"])
+def test_a_quantised_step_is_as_near_as_torchs_of_the_same_operands(name):
+    small = configs.tiny(configs.models()["llama"], configs.steps()["decode-1"])
+    wanted = [steps.CANDIDATES["portable"], steps.CANDIDATES[name]]
+    found = measure.step_entry(*small, wanted, CPU)["candidates"]
+    assert [(each["name"], each["state"]) for each in found] == [("portable", "Pass"), (name, "Pass")]
+
+
+@pytest.mark.parametrize("wrong", [NextZeroPoint, TwiceTheScale])
+def test_a_wrong_quantised_step_is_found(wrong):
+    small = configs.tiny(configs.models()["llama"], configs.steps()["decode-1"])
+    candidate = steps.Candidate("portable", quantized.Portable, scheme=wrong())
+    (found,) = measure.step_entry(*small, [candidate], CPU)["candidates"]
+    assert found["state"] == "Fail" and "against float32, torch's own" in found["message"]
+
+
+def test_a_training_step_has_no_quantised_candidate():
+    small = configs.tiny(configs.models()["llama"], configs.steps()["train"])
+    found = measure.step_entry(*small, [TORCH, steps.CANDIDATES["portable.int4"]], CPU)["candidates"]
+    assert [each["name"] for each in found] == ["torch"]
 
 
 def test_a_candidate_that_is_not_there_or_raises_is_said(monkeypatch):
@@ -273,6 +317,7 @@ def test_another_s_fault_is_shown_and_ours_decides():
             "none of these models has one of these steps",
         ),
         (["--html", "/nowhere/at/all.html"], "/nowhere/at"),
+        (["--candidates", "portable.int4", "--steps", "train"], "quantised steps are decode steps"),
     ],
 )
 def test_a_wrong_option_is_a_sentence(arguments, said, capsys):

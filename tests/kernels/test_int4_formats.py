@@ -78,14 +78,17 @@ def test_awq():
 
 def test_compressed_tensors():
     packed, scale = words(N, K // 8), scales(N, G)
-    w = unpack_int4("compressed-tensors", packed, scale)
+    zeros = words(N // 8, G, seed=1)
+    w = unpack_int4("compressed-tensors", packed, scale, zeros)
     ref = torch.zeros(N, K, dtype=torch.float64)
     for n in range(N):
         for k in range(K):
-            ref[n, k] = (nibble(packed[n, k // 8], k % 8) - 8) * scale[n, k // GROUP].double()
+            zero = nibble(zeros[n // 8, k // GROUP], n % 8)
+            ref[n, k] = (nibble(packed[n, k // 8], k % 8) - zero) * scale[n, k // GROUP].double()
     torch.testing.assert_close(meaning(w), ref, rtol=1e-6, atol=0)
-    back = pack_int4("compressed-tensors", *w[:4])
-    assert torch.equal(back[0], packed) and torch.equal(back[1], scale) and back[2] is None
+    assert all(map(torch.equal, pack_int4("compressed-tensors", *w[:4]), (packed, scale, zeros)))
+    symmetric = unpack_int4("compressed-tensors", packed, scale)
+    assert symmetric.zero_point is None and pack_int4("compressed-tensors", *symmetric[:4])[2] is None
 
 
 def test_torchao():
