@@ -189,6 +189,26 @@ def check(
     return report
 
 
+def judge_of(function: Callable[..., Any], op: str) -> Callable[[Case], Result]:
+    """What judges single cases of `function` on the active device as `check` does, gradients too: a case that
+    it does not take is NotSupported. Raises as `check`."""
+    bound, selected, lost = Bound(function, _spec(op)), _CheckDevice.named(None), ""
+
+    def judge(case: Case) -> Result:
+        nonlocal lost
+        if rule := bound.lacks(case):
+            return Result(case, bound.name, "NotSupported", rule)
+        if lost:
+            return Result(case, bound.name, "NotRun", lost)
+        with selected.backend.triton():
+            result = _judge(bound, case, selected, Notes())
+        if result.state in ("Crash", "ResourceError"):
+            lost = selected.lost(result)
+        return result
+
+    return judge
+
+
 def _judge(bound: Bound, case: Case | Behaviour, selected: _CheckDevice, notes: Notes) -> Result:
     """Run and judge one case; the function's exceptions become states."""
     if isinstance(case, Behaviour):

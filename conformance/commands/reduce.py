@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
+import runpy
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import portable
 from portable.conformance.cases.case import Case
+from portable.conformance.checker.api import judge_of
 from portable.conformance.commands import run_options, selection
 from portable.conformance.execute import case_ids, device, runner
 from portable.conformance.execute import reduce as reducing
 from portable.conformance.execute.result import Result
 from portable.conformance.progress import Progress
-from portable.conformance.text import UsageError, plain, pluralize, rerun
+from portable.conformance.text import UsageError, rerun
 from portable.conformance.workers.pool import Pool, Task, case_task, run_in_process
+from portable.errors import nearest
 from portable.spec import registry
 
 DEFAULT = reducing.Limits()
@@ -26,6 +32,11 @@ DEFAULT = reducing.Limits()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("case", metavar="CASE", help="the id of a failing case, as `run` prints it")
     parser.add_argument("--impl", help="implementations, comma separated (default: all); the first to fail")
+    parser.add_argument(
+        "--function",
+        metavar="FILE.py:NAME",
+        help="in place of an implementation: this function, as `portable.conformance.check` runs it",
+    )
     parser.add_argument(
         "--budget",
         type=run_options.seconds,
@@ -56,41 +67,79 @@ def reduce_command(args: Any) -> int:
     case = case_ids.case(args.case)
     if not isinstance(case, Case):
         raise UsageError(f"{case.id} is a behaviour: it has no sizes to reduce")
+    if args.function is not None:
+        return _of_function(case, args)
     impls = selection.chosen_impls(args.impl, [case.op]) or runner.implementations(case.op)
-    with _asking(args) as ask:
+    options = [*device.arguments(), "--no-waivers"]
+    with _asking(args, options) as ask:
         for impl in impls:
-            if _reduced(case, impl, ask, args):
+
+            def judge(each: Case, impl: str = impl) -> Result:
+                said = ask(case_task(each.op, each.id, [impl]))
+                (entry,) = (message["result"] for message in said if "result" in message)
+                return Result.of(each, entry)
+
+            if _reduced(case, judge, partial(rerun, impl=impl, options=options), args):
                 return 1
     print(f"nothing to reduce: {case.id} fails on none of {', '.join(impls)} on {portable.device()}")
     return 0
+
+
+def _of_function(case: Case, args: Any) -> int:
+    """The same of a function in a file, which runs in this process as `check` runs it."""
+    if args.impl is not None:
+        raise UsageError("--function judges a function, --impl an implementation: name one of them")
+    function = load_function(args.function)
+
+    def again(case_id: str) -> str:
+        command = ["portable-conformance", "reduce", case_id, "--function", args.function]
+        return shlex.join([*command, *device.arguments(), "--max-runs", "1"])
+
+    if _reduced(case, judge_of(function, case.op), again, args):
+        return 1
+    print(f"nothing to reduce: {case.id} does not fail in {args.function} on {portable.device()}")
+    return 0
+
+
+def load_function(text: str) -> Callable[..., Any]:
+    """The function that `FILE.py:NAME` names. Raises UsageError."""
+    path, _, name = text.rpartition(":")
+    if not path.endswith(".py") or not Path(path).is_file():
+        raise UsageError(f"--function {text}: expected FILE.py:NAME, with a file that is there")
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    try:
+        found = runpy.run_path(path)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"--function {text}: importing it: {type(error).__name__}: {error}") from error
+    if not callable(found.get(name)):
+        raise UsageError(f"--function {text}: {path} has no function {name!r}.{nearest(name, found)}")
+    return found[name]
 
 
 Ask = Callable[[Task], Sequence[dict[str, Any]]]
 
 
 @contextmanager
-def _asking(args: Any) -> Iterator[Ask]:
+def _asking(args: Any, options: Sequence[str]) -> Iterator[Ask]:
     """Asks a worker, which may crash or hang, or this process. Known failures fail, too."""
     if not args.jobs:
         yield lambda task: list(run_in_process([task], runner.no_waivers))
         return
-    options = [*device.arguments(), "--no-waivers"]
     with Pool(options, 1, min(args.budget, run_options.TIMEOUT)).asking() as ask:
         yield ask
 
 
-def _reduced(case: Case, impl: str, ask: Ask, args: Any) -> bool:
-    """Print the reduction of a case that fails on one implementation; False where it does not."""
+def _reduced(case: Case, judge: reducing.Run, again: Callable[[str], str], args: Any) -> bool:
+    """Print the reduction of a case that fails as `judge` runs it; False where it does not. `again` is the
+    command that runs a case again."""
     start = time.monotonic()
     with Progress(args.max_runs) as progress:
 
         def run(each: Case) -> Result:
-            said = ask(case_task(each.op, each.id, [impl]))
-            (entry,) = (message["result"] for message in said if "result" in message)
-            result = Result.of(each, entry)
-            progress.advance(f"{each.op} on {impl}", not result.conforms)
+            result = judge(each)
+            progress.advance(f"{each.op} on {result.impl}", not result.conforms)
             if each == case:
-                progress.say(f"{case.id} on {impl}, {portable.device()}: {reducing.failure(result)}")
+                progress.say(f"{case.id} on {result.impl}, {portable.device()}: {reducing.failure(result)}")
             return result
 
         def step(way: str, result: Result) -> None:
@@ -100,11 +149,5 @@ def _reduced(case: Case, impl: str, ask: Ask, args: Any) -> bool:
         found = reducing.reduce(case, registry.spec(case.op), run, limits, step)
     if found.result.conforms:
         return False
-    took = f"{pluralize(found.runs, 'run')} in {time.monotonic() - start:.1f} s"
-    if found.stopped:
-        print(f"stopped by {found.stopped}: {took}; a smaller case may fail too. So far:")
-    else:
-        print(f"smallest, {took}:")
-    print(textwrap.indent(plain(found.result.message), "  "))
-    print(rerun(found.case.id, impl, [*device.arguments(), "--no-waivers"]))
+    print("\n".join(reducing.summary(found, time.monotonic() - start, again(found.case.id))))
     return True

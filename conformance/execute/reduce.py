@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from portable.conformance.cases import simpler
 from portable.conformance.cases.case import Case
 from portable.conformance.execute.result import Result
-from portable.conformance.text import kind
+from portable.conformance.text import kind, plain, pluralize
 from portable.spec.model import Spec
 
 Run = Callable[[Case], Result]
@@ -35,6 +36,15 @@ class Reduced:
     result: Result
     runs: int
     stopped: str = ""
+
+
+def summary(found: Reduced, seconds: float, again: str) -> list[str]:
+    """Lines on a case that fails: how it was found, its message, and what runs it again."""
+    took = f"{pluralize(found.runs, 'run')} in {seconds:.1f} s"
+    head = f"smallest, {took}:"
+    if found.stopped:
+        head = f"stopped by {found.stopped}: {took}; a smaller case may fail too. So far:"
+    return [head, textwrap.indent(plain(found.result.message), "  "), again]
 
 
 class _Stopped(Exception):
@@ -109,7 +119,7 @@ class _Search:
         if case.id in self._known:
             return self._known[case.id]
         if self.count >= self._limits.runs:
-            raise _Stopped(f"{self._limits.runs} runs")
+            raise _Stopped(pluralize(self._limits.runs, "run"))
         if self.count and time.monotonic() >= self._until:
             raise _Stopped(f"{self._limits.seconds:g} s")
         self.count += 1

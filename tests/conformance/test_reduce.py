@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -262,6 +263,90 @@ def test_a_stopped_search_says_so(norm, capsys):
     assert cli.main([*REDUCE, "--impl", "zeros", "--max-runs", "2"]) == 1
     out = capsys.readouterr().out
     assert re.search(r"^stopped by 2 runs: 2 runs in .*; a smaller case may fail too. So far:$", out, re.M)
+
+
+# A function of anybody's --------------------------------------------------------------------------
+
+FUNCTION = """
+import torch
+ROWS = 3
+def norm(x, weight=None, eps=1e-6):
+    wide = x.float()
+    y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    y = (y if weight is None else y * weight.float()).to(x.dtype)
+    if weight is not None and x.shape[-1] > 20:
+        y[..., 20:] += 1
+    return y
+def raises(x, weight=None):
+    assert x.shape[-1] < 20, "too long"
+    return norm(x, weight)
+"""
+OUTSIDE = "rms_norm/bfloat16/N=1000,lead=7/cancellation/padded"
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    return str(tmp_path / "mine.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "smallest", "how"),
+    [
+        ("norm", "rms_norm/float32/N=21/small_integers/contiguous", "Fail.value"),
+        ("raises", "rms_norm/float32/N=20,no=weight/small_integers/contiguous", "Crash, AssertionError"),
+    ],
+)
+def test_a_function_from_outside_is_reduced(script, capsys, name, smallest, how):
+    argv = ["--function", f"{script}:{name}", "--device", "cpu"]
+    assert cli.main(["reduce", OUTSIDE, *argv]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{OUTSIDE} on {name}, CPU") and lines[0].endswith(f": {how}")
+    assert lines[-1].startswith(f"portable-conformance reduce {smallest} --function ")
+    assert cli.main(shlex.split(lines[-1])[1:]) == 1
+    assert f"{smallest} on {name}, CPU" in capsys.readouterr().out
+
+
+def test_a_function_that_is_right_there(script, capsys):
+    case = "rms_norm/float32/N=9,lead=2/normal/contiguous"
+    assert cli.main(["reduce", case, "--function", f"{script}:norm", "--device", "cpu"]) == 0
+    assert "nothing to reduce" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("{}:nrom", "has no function 'nrom'. Did you mean 'norm'"),
+        ("{}:ROWS", "has no function 'ROWS'"),
+        ("{}", "expected FILE.py:NAME"),
+        ("nowhere.py:norm", "with a file that is there"),
+        ("{}:norm --impl torch", "name one of them"),
+    ],
+)
+def test_a_function_that_is_not_there(script, capsys, named, said):
+    argv = ["--function", *named.format(script).split(), "--device", "cpu"]
+    assert cli.main(["reduce", OUTSIDE, *argv]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+
+
+def test_a_file_that_does_not_import(tmp_path, capsys):
+    (tmp_path / "bad.py").write_text("import no_such_module_here")
+    argv = ["--function", f"{tmp_path / 'bad.py'}:f", "--device", "cpu"]
+    assert cli.main(["reduce", OUTSIDE, *argv]) == 2
+    assert "importing it: ModuleNotFoundError" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_triton_kernel_from_outside_is_reduced_on_an_emulated_gpu(capsys):
+    file = Path(__file__).with_name("outside") / "tail.py"
+    argv = ["--function", f"{file}:rms_norm", "--device", "rocm:gfx942"]
+    assert cli.main(["reduce", "rms_norm/bfloat16/N=1000,lead=7/normal/padded", *argv]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert " rms_norm/float32/N=1,lead=1/small_integers/contiguous --function " in last
+
+
+# Mistakes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
