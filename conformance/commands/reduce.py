@@ -23,7 +23,7 @@ from portable.conformance.execute.result import Result
 from portable.conformance.progress import Progress
 from portable.conformance.text import UsageError, rerun
 from portable.conformance.workers.pool import Pool, Task, case_task, run_in_process
-from portable.errors import nearest
+from portable.errors import BackendError, nearest
 from portable.spec import registry
 
 DEFAULT = reducing.Limits()
@@ -125,7 +125,7 @@ def _asking(args: Any, options: Sequence[str]) -> Iterator[Ask]:
     if not args.jobs:
         yield lambda task: list(run_in_process([task], runner.no_waivers))
         return
-    with Pool(options, 1, min(args.budget, run_options.TIMEOUT)).asking() as ask:
+    with Pool(options, 1, run_options.TIMEOUT).asking() as ask:
         yield ask
 
 
@@ -149,5 +149,7 @@ def _reduced(case: Case, judge: reducing.Run, again: Callable[[str], str], args:
         found = reducing.reduce(case, registry.spec(case.op), run, limits, step)
     if found.result.conforms:
         return False
+    if found.result.state == "NotRun":
+        raise BackendError(found.result.message)
     print("\n".join(reducing.summary(found, time.monotonic() - start, again(found.case.id))))
     return True

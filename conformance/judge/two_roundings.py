@@ -26,10 +26,10 @@ NARROW = (torch.bfloat16, torch.float16, torch.float32)
 """Types that a value may have been rounded to first."""
 EVIDENCE = 3
 """Elements that the result, rounded once, would not have: fewer may be chance."""
-LARGEST = 1 << 18
-"""Elements of all inputs beyond which the reference is not run again for each of its operations."""
-MOST_STEPS = 40
-"""Operations of a reference that are tried."""
+MOST_ELEMENTS = 1 << 26
+"""Elements that the reference may compute in all runs with one operation rounded: some seconds."""
+RUNS = (0, -1, 1)
+"""Of one operation: as it is, and with what the arithmetic before it may be off, to either side."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,13 @@ def _tried(made: reference.MaterializedCase, floats: Mapping[str, reference.Expe
                 _through(value, dtype, each.dtype) for value in (each.ref - slack, each.ref + slack)
             )
         yield Between(f"rounding first to {names[dtype]} and then to {last}", low, high)
-    if sum(each.tensor.numel() for each in made.inputs.values()) > LARGEST:
-        return
     with contextlib.suppress(Exception):  # the verdict is there; a hint only explains it
-        steps = _run(made, _Rounding()).names
+        plain = _run(made, _Rounding())
+        steps = plain.names
+        if plain.elements * len(steps) * len(narrow) * len(RUNS) > MOST_ELEMENTS:
+            return
         for dtype in narrow:
-            for step, what in enumerate(steps[:MOST_STEPS]):
+            for step, what in enumerate(steps):
                 found = _step(made, floats, step, dtype)
                 words = (
                     f"rounding an intermediate result (after {what}, operation {step + 1} of the reference's "
@@ -112,7 +113,7 @@ def _step(
     where the arithmetic before it may decide which."""
     tolerance = next(iter(floats.values())).tolerance
     error = tolerance.accumulation_ulp * dtypes.of(tolerance.acc).eps
-    runs = [_run(made, _Rounding(step, dtype, 1 + sign * error)).outputs for sign in (0, -1, 1)]
+    runs = [_run(made, _Rounding(step, dtype, 1 + sign * error)).outputs for sign in RUNS]
     low, high = {}, {}
     for name, each in floats.items():
         several = torch.stack([run[name].broadcast_to(each.ref.shape) for run in runs])
@@ -134,12 +135,13 @@ def _through(value: torch.Tensor, first: torch.dtype, then: torch.dtype) -> torc
 
 class _Rounding(TorchDispatchMode):
     """Rounds the result of one operation: the `step`-th that makes float64 numbers, times `factor`. `names`
-    lists these operations."""
+    lists these operations, `elements` counts what they made."""
 
     def __init__(self, step: int = -1, dtype: torch.dtype = torch.float64, factor: float = 1.0):
         super().__init__()
         self._step, self._dtype, self._factor = step, dtype, factor
         self.names: list[str] = []
+        self.elements = 0
         self.outputs: dict[str, torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -148,6 +150,7 @@ class _Rounding(TorchDispatchMode):
         if views or not isinstance(result, torch.Tensor) or result.dtype != torch.float64:
             return result
         self.names.append(func.overloadpacket.__name__)
+        self.elements += result.numel()
         if len(self.names) - 1 != self._step:
             return result
         return (result * self._factor).to(self._dtype).to(torch.float64)

@@ -12,6 +12,7 @@ from portable.conformance.cases import simpler
 from portable.conformance.cases.case import parse
 from portable.conformance.cases.generate import cases
 from portable.conformance.commands import cli
+from portable.conformance.commands import reduce as command
 from portable.conformance.execute import reduce as reducing
 from portable.conformance.execute.reduce import Limits, failure, reduce
 from portable.conformance.execute.result import Result
@@ -363,6 +364,24 @@ def test_a_mistake_is_a_sentence(norm, capsys, argv, said):
     assert cli.main(["reduce", *argv]) == 2
     err = capsys.readouterr().err
     assert said in err and "Traceback" not in err
+
+
+def test_a_device_that_is_lost_at_once(norm, capsys, monkeypatch):
+    def nothing(tasks, apply_waivers):
+        for task in tasks:
+            yield {
+                "result": {
+                    "case": task.case,
+                    "impl": "zeros",
+                    "state": "NotRun",
+                    "message": "no worker starts",
+                }
+            }
+
+    monkeypatch.setattr(command, "run_in_process", nothing)
+    assert cli.main([*REDUCE, "--impl", "zeros"]) == 3
+    said = capsys.readouterr()
+    assert "no worker starts" in said.err and "smallest" not in said.out
 
 
 @pytest.mark.parametrize("option", ["--budget 0", "--max-runs 0", "--max-runs many", "-j 2"])
