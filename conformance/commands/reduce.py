@@ -73,13 +73,8 @@ def reduce_command(args: Any) -> int:
     options = [*device.arguments(), "--no-waivers"]
     with _asking(args, options) as ask:
         for impl in impls:
-
-            def judge(each: Case, impl: str = impl) -> Result:
-                said = ask(case_task(each.op, each.id, [impl]))
-                (entry,) = (message["result"] for message in said if "result" in message)
-                return Result.of(each, entry)
-
-            if _reduced(case, judge, partial(rerun, impl=impl, options=options), args):
+            again = partial(rerun, impl=impl, options=options)
+            if _reduced(case, partial(_judged, ask, impl), again, args):
                 return 1
     print(f"nothing to reduce: {case.id} fails on none of {', '.join(impls)} on {portable.device()}")
     return 0
@@ -129,10 +124,17 @@ def _asking(args: Any, options: Sequence[str]) -> Iterator[Ask]:
         yield ask
 
 
+def _judged(ask: Ask, impl: str, case: Case) -> Result:
+    """One case on one implementation."""
+    said = ask(case_task(case.op, case.id, [impl]))
+    (entry,) = (message["result"] for message in said if "result" in message)
+    return Result.of(case, entry)
+
+
 def _reduced(case: Case, judge: reducing.Run, again: Callable[[str], str], args: Any) -> bool:
     """Print the reduction of a case that fails as `judge` runs it; False where it does not. `again` is the
     command that runs a case again."""
-    start = time.monotonic()
+    start, spec = time.monotonic(), registry.spec(case.op)
     with Progress(args.max_runs) as progress:
 
         def run(each: Case) -> Result:
@@ -146,7 +148,7 @@ def _reduced(case: Case, judge: reducing.Run, again: Callable[[str], str], args:
             progress.say(f"  {way}: {result.case.id}")
 
         limits = reducing.Limits(args.max_runs, args.budget)
-        found = reducing.reduce(case, registry.spec(case.op), run, limits, step)
+        found = reducing.reduce(case, spec, run, limits, step, reducing.torch_on_cpu(spec))
     if found.result.conforms:
         return False
     if found.result.state == "NotRun":
