@@ -19,10 +19,12 @@ class UsageError(Exception):
     """A user's mistake; printed as one sentence, exit code 2."""
 
 
-def paragraph(result: Any, again: str) -> str:
-    """One failing case as text, with the command or call that runs exactly it again."""
-    message = plain(result.message).replace("\n", "\n  ")
-    return f"\n{result.state}: {result.case.id} on {result.impl}\n  {message}\n  again: {again}"
+def paragraph(result: Any, again: str, count: int = 1, note: str = "") -> str:
+    """One failing case as text, with the command or call that runs exactly it again; of `count` equal ones
+    the first. `note` is what else is known of it."""
+    message = "\n".join(filter(None, (plain(result.message), note))).replace("\n", "\n  ")
+    equal = f" in {count:,} cases, the first" if count > 1 else ":"
+    return f"\n{result.state}{equal} {result.case.id} on {result.impl}\n  {message}\n  again: {again}"
 
 
 def plain(text: str) -> str:
@@ -31,8 +33,13 @@ def plain(text: str) -> str:
 
 
 def kind(impl: str, state: str, message: str) -> tuple[str, str, str]:
-    """What failures of one kind share; numbers, indices and strides set no two messages apart."""
+    """What failures of one kind share; numbers, indices and strides set no two messages apart, nor do dtypes
+    and addresses those of exceptions. An exception's place does: an assertion may say nothing else."""
     message = message.partition(f"\n{NOT_CONTIGUOUS}")[0]
+    if state in EXCEPTIONS:
+        message, place = _split_place(message)
+        message = _DTYPES.sub("DTYPE", _ADDRESSES.sub("#", message))
+        state = f"{state} {place}"
     return impl, state, _NUMBERS.sub("#", message[: 2 * COMPARED])[:COMPARED]
 
 
@@ -56,12 +63,27 @@ def alike(others: Sequence[str]) -> str:
     return f"{len(others)} more {verb} in this way: {named}{more}"
 
 
+def _split_place(message: str) -> tuple[str, str]:
+    """An exception's message without its place in the function's file, and the place."""
+    found = _PLACE.search(message)
+    return (message[: found.start()], found[1]) if found else (message, "")
+
+
+EXCEPTIONS = frozenset({"Crash", "CompileError", "ResourceError"})
+"""The states of a case in which the implementation raised."""
 NOT_CONTIGUOUS = "not contiguous: "
 """Begins the line of a failure's message that has the strides of its inputs."""
 SHOWN_ALIKE = 3
 COMPARED = 300
 """Characters by which two messages are told apart."""
 _NUMBERS = re.compile(r"\[[^\]]*\]|\([\d, x]*\)|[-+]?(?:\b(?:nan|inf)\b|\d[\d.,_]*(?:e[-+]?\d+)?)")
+_ADDRESSES = re.compile(r"\b0x[0-9a-fA-F]+")
+_DTYPES = re.compile(
+    r"(?:torch\.)?\b(?:b?float(?:\d+\w*)?|bf16|[fi]p?(?:8|16|32|64)|u?int\d+|bool|"
+    r"BFloat16|Half|Float|Double|Char|Byte|Short|Int|Long)\b"
+)
+"""Element types as torch, Triton and C++ name them in their messages."""
+_PLACE = re.compile(r" \(([^()\s]+:\d+)\)$")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

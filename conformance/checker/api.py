@@ -11,7 +11,7 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,13 +23,14 @@ from portable.conformance.cases import generate
 from portable.conformance.cases.case import Case, Types, parse, types_text
 from portable.conformance.cases.generate import TIERS
 from portable.conformance.checker.argument_binding import Bound, Unsupported
+from portable.conformance.checker.hints import HINTS, Notes
 from portable.conformance.execute import behaviour, runner
 from portable.conformance.execute.behaviour import Behaviour
 from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
 from portable.conformance.progress import Progress
 from portable.conformance.states import CONFORMING, NOT_JUDGED, Tally
-from portable.conformance.text import alike, grouped, paragraph
+from portable.conformance.text import EXCEPTIONS, alike, grouped, paragraph
 from portable.errors import ArgumentError, BackendError, PinError, listed, nearest
 from portable.plan import Device
 from portable.runtime import detect
@@ -40,12 +41,6 @@ BEHAVIOURS = ("beyond_2_31", "fresh", "shared_inputs")
 """Behaviours that a function from outside is asked for, beside the cases; with `grad` "autograd" too."""
 SHOWN = 5
 """Kinds of failures that a report prints; it counts the others."""
-STRIDES_ALONE = (
-    "Contiguous inputs pass and all others fail: a kernel that needs contiguous memory calls .contiguous() "
-    "in its wrapper."
-)
-FEWEST = 3
-"""Cases of each kind, contiguous or not, before `STRIDES_ALONE` is more than a coincidence."""
 
 
 @dataclass(repr=False)
@@ -61,6 +56,8 @@ class Report:
     device: str
     results: list[Result] = field(default_factory=list)
     again: Callable[[str], str] = repr
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What is known of some failures beside their message, by the case's id."""
 
     @property
     def states(self) -> Counter[str]:
@@ -115,21 +112,14 @@ class Report:
             lines.append("Nothing was judged: a function that declines every case does not conform.")
         kinds = grouped([(each.impl, each.state, each.message, each) for each in self.failures])
         for first, *others in kinds[:SHOWN]:
-            lines.append(paragraph(first, self.again(first.case.id)))
-            lines += [f"  {alike([each.case.id for each in others])}"] if others else []
+            equal = len(others) if first.state in EXCEPTIONS else 0
+            again, note = self.again(first.case.id), self.notes.get(first.case.id, "")
+            lines.append(paragraph(first, again, 1 + equal, note))
+            lines += [f"  {alike([each.case.id for each in others])}"] if others and not equal else []
         if rest := sum(map(len, kinds[SHOWN:])):
             lines.append(f"\nand {rest} more that fail, in `report.failures`")
-        lines += [f"\n{STRIDES_ALONE}"] if self._strides_alone() else []
+        lines += [f"\n{found}" for hint in HINTS if (found := hint(self.results))]
         return "\n".join(lines)
-
-    def _strides_alone(self) -> bool:
-        """Whether the contiguous cases pass and the others fail."""
-        # A behaviour has no layout.
-        cases = [each for each in self.results if isinstance(each.case, Case)]
-        judged = [each for each in cases if each.state not in NOT_JUDGED]
-        plain = [each.conforms for each in judged if each.case.layout == "contiguous"]
-        others = [each.conforms for each in judged if each.case.layout != "contiguous"]
-        return min(len(plain), len(others)) >= FEWEST and all(plain) and not any(others)
 
 
 def _worst(result: Result) -> float:
@@ -182,13 +172,14 @@ def check(
         f"portable.conformance.check({name}, {op!r}{where}, cases=[{case_id!r}]{options})"
     ))  # fmt: skip
     lost = ""
+    notes = report.notes = Notes()
     rules = [_rule(bound, case, claimed, grad) for case in chosen_cases]
     with selected.backend.triton(), Progress(rules.count(""), stream=sys.stderr, first=5.0) as progress:
         for number, (case, rule) in enumerate(zip(chosen_cases, rules, strict=True)):
             if lost or rule:
                 result = Result(case, bound.name, *(("NotRun", lost) if lost else ("NotSupported", rule)))
             else:
-                result = _judge(bound, case, selected)
+                result = _judge(bound, case, selected, notes)
                 progress.advance(op, not result.conforms)
             if result.state in ("Crash", "ResourceError") and not lost:
                 lost = selected.lost(result)
@@ -198,19 +189,43 @@ def check(
     return report
 
 
-def _judge(bound: Bound, case: Case | Behaviour, selected: _CheckDevice) -> Result:
+def judge_of(function: Callable[..., Any], op: str) -> Callable[[Case], Result]:
+    """What judges single cases of `function` on the active device as `check` does, gradients too: a case that
+    it does not take is NotSupported. Raises as `check`."""
+    bound, selected, lost = Bound(function, _spec(op)), _CheckDevice.named(None), ""
+
+    def judge(case: Case) -> Result:
+        nonlocal lost
+        if rule := bound.lacks(case):
+            return Result(case, bound.name, "NotSupported", rule)
+        if lost:
+            return Result(case, bound.name, "NotRun", lost)
+        with selected.backend.triton():
+            result = _judge(bound, case, selected, Notes())
+        if result.state in ("Crash", "ResourceError"):
+            lost = selected.lost(result)
+        return result
+
+    return judge
+
+
+def _judge(bound: Bound, case: Case | Behaviour, selected: _CheckDevice, notes: Notes) -> Result:
     """Run and judge one case; the function's exceptions become states."""
     if isinstance(case, Behaviour):
-        call = behaviour.caller(bound.spec, _declining(bound))
-        return behaviour.judge(case, call, bound.name, selected.torch_device)
+        return _behaves(bound, case, selected)
     try:
         materialized = reference.materialize(case, bound.spec)
     except Exception as error:  # a broken reference is the suite's fault, not the function's
         return Result(case, bound.name, "InternalError", reference.failed(error, bound.spec))
-    start = time.perf_counter()
+    start, returned = time.perf_counter(), []
+
+    def call(**arguments: Any) -> Any:
+        returned[:] = [bound(**arguments)]
+        return returned[0]
+
     with selected.counted() as launches:
         try:
-            result = runner.judge_call(materialized, bound, selected.torch_device, bound.name)
+            result = runner.judge_call(materialized, call, selected.torch_device, bound.name)
         except Exception as error:
             result = Result(case, bound.name, *_classified(error, bound))
     idle = launches is not None and not launches and result.state not in NOT_JUDGED
@@ -218,20 +233,29 @@ def _judge(bound: Bound, case: Case | Behaviour, selected: _CheckDevice) -> Resu
         rule = f"the function launched nothing on the {selected.info}; torch's functions ran on the CPU"
         result = Result(case, bound.name, "NotSupported", rule)
     if not result.conforms:
+        notes.look(result, materialized, *returned or [None])
         result = replace(result, message=result.message + materialized.strided())
     return replace(result, seconds=time.perf_counter() - start)
 
 
-def _declining(bound: Bound) -> Callable[..., Any]:
-    """`bound`, which refuses a call as an implementation does where the function declines it."""
+def _behaves(bound: Bound, case: Behaviour, selected: _CheckDevice) -> Result:
+    """Ask for one behaviour of `bound`, which refuses a call as an implementation does where the function
+    declines it."""
+    places: list[str] = []
 
     def call(**arguments: Any) -> Any:
         try:
             return bound(**arguments)
         except Unsupported as rule:
             raise PinError(bound.spec.op, bound.name, str(rule) or "the function declined the call") from rule
+        except Exception as error:
+            places[:] = [bound.where(error)]
+            raise
 
-    return call
+    caller = behaviour.caller(bound.spec, call)
+    result = behaviour.judge(case, caller, bound.name, selected.torch_device)
+    place = f" ({places[0]})" if places and places[0] and result.state == "Crash" else ""
+    return replace(result, message=result.message + place)
 
 
 def _classified(error: Exception, bound: Bound) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import portable
 from portable.conformance.cases.case import UnknownCase
 from portable.conformance.cases.generate import TIERS
-from portable.conformance.commands import models, run, run_options, selection, weather
+from portable.conformance.commands import models, reduce, run, run_options, selection, weather
 from portable.conformance.execute import case_ids, device, runner, waivers
 from portable.conformance.execute.behaviour import Behaviour
 from portable.conformance.execute.result import Result
@@ -104,6 +104,13 @@ def _parser() -> argparse.ArgumentParser:
         )
     again = command("rerun", rerun_command, "Run one case again, in this process, and print what is seen.")
     again.add_argument("case", metavar="CASE")
+    reducing = command(
+        "reduce",
+        reduce.reduce_command,
+        "Reduce a failing case to the smallest that fails in the same way, and print its rerun.",
+    )
+    device.add_arguments(reducing)
+    reduce.add_arguments(reducing)
     for sub in (running, again):
         device.add_arguments(sub)
         sub.add_argument("--impl", help="implementations, comma separated (default: all)")

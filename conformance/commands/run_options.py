@@ -11,16 +11,19 @@ from portable.conformance.perf import sweep
 from portable.conformance.text import UsageError
 from portable.runtime import detect, files
 
+TIMEOUT = 300.0
+"""Seconds that a case may take by default."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `run` besides the selection and the device."""
     add_jobs(parser)
     parser.add_argument(
         "--timeout",
-        type=_seconds,
-        default=300.0,
+        type=seconds,
+        default=TIMEOUT,
         metavar="SECONDS",
-        help="per-case timeout in seconds (default 300)",
+        help=f"per-case timeout in seconds (default {TIMEOUT:g})",
     )
     parser.add_argument("--bench", action="store_true", help="time the bench cases too (needs a GPU)")
     parser.add_argument(
@@ -28,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time the sizes of the sweep, or those of the groups named (needs a GPU)",
     )  # fmt: skip
     parser.add_argument(
-        "--sustained", type=_seconds, metavar="SECONDS",
+        "--sustained", type=seconds, metavar="SECONDS",
         help="time each candidate back to back for so long in each round: a hot GPU's clock and energy",
     )  # fmt: skip
     parser.add_argument(
@@ -37,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time the bench cases by the timing model of an emulated GPU: not measured",
     )
     parser.add_argument(
-        "--fuzz", type=_seconds, default=0.0, metavar="SECONDS", help="fuzz additional inputs for SECONDS"
+        "--fuzz", type=seconds, default=0.0, metavar="SECONDS", help="fuzz additional inputs for SECONDS"
     )
     parser.add_argument(
         "--failures-file",
@@ -73,7 +76,8 @@ def _jobs(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A number of seconds, more than 0."""
     try:
         value = float(text)
     except ValueError:

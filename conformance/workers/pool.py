@@ -13,7 +13,8 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -243,6 +244,33 @@ class Pool:
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()
+
+    @contextmanager
+    def asking(self) -> Iterator[Callable[[Task], list[dict[str, Any]]]]:
+        """A function that puts one task after the other to a worker and gives what it said; a worker that
+        ends makes room for a fresh one. It is for one thread, and apart from `run`."""
+        worker: Worker | None = None
+
+        def ask(task: Task) -> list[dict[str, Any]]:
+            nonlocal worker
+            lost = ""
+            if worker is None:
+                worker, lost = self._start()
+            if worker is None:
+                return list(_for_all(task, "NotRun", lost))
+            if self._run_task(worker, task) is not None:
+                self._discard(worker)
+                worker = None
+            said: list[dict[str, Any]] = []
+            while not self._messages.empty():
+                said += filter(None, [self._messages.get()])
+            return said
+
+        try:
+            yield ask
+        finally:
+            if worker is not None:
+                self._discard(worker)
 
     # One thread per worker -------------------------------------------------------------------------
 

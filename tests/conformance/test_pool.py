@@ -81,6 +81,22 @@ def test_the_message_says_how(whole, impl, words):
     assert again in done.stdout
 
 
+def test_a_case_that_kills_its_process_is_reduced(place):
+    """Each run in a worker: a fresh one where the last was killed."""
+    done = conformance(place, "reduce", CASE, "--impl", "segfault", *CPU, "--max-runs", "3")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert lines[0].endswith(": Crash, the worker was killed by SIGSEGV")
+    assert "stopped by 3 runs" in done.stdout and lines[-1].startswith("portable-conformance rerun ")
+
+
+def test_one_worker_serves_a_whole_reduction(place):
+    done = conformance(place, "reduce", CASE, "--impl", "right,wrong", *CPU)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("portable-conformance rerun toy_faults/float32/N=1/small_integers/contiguous ")
+
+
 def test_a_worker_is_a_program(place):
     """One worker: lines of JSON in, lines of JSON out. What a kernel prints is none of them, and input()
     in a kernel, or a debugger, does not take the next line."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from portable.errors import CompileError
 
-ABI = 5
+ABI = 6
 
 # Inst, a decoded instruction: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3],
 # then 2 + 5 operands of kind, mods, sel, type, index, pad, value, then the flight.h part.
@@ -159,6 +159,7 @@ class Launch(ctypes.Structure):
         ("recording", ctypes.POINTER(Recording)),
         ("next_group", _U32),
         ("end_group", _U32),
+        ("resident", _U32),
         ("stop", _U32),
         ("fault_taken", _U32),
         ("drops_waits", _U32),

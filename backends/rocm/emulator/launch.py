@@ -74,7 +74,7 @@ class KernelLaunch:
     """A kernel on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
 
     `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
-    `buffers`. The workgroups of a `cooperative` one, which may wait for each other, have a thread each."""
+    `buffers`. The workgroups of a `cooperative` one, which may wait for each other, run in turn."""
 
     kernel: Kernel
     grid: tuple[int, int, int]
@@ -173,8 +173,10 @@ def launch(
     executed = memory = None
     if count:
         executed, memory = prepared.count()
-    at_once = given.workgroups if given.cooperative else threads or len(os.sched_getaffinity(0))
-    prepared.run(min(given.workgroups, at_once))
+    workers = min(given.workgroups, threads or len(os.sched_getaffinity(0)))
+    if given.cooperative:
+        prepared.state.resident = -(-given.workgroups // workers)
+    prepared.run(workers)
     if executed is None or memory is None:
         return None
     return Counters(
@@ -276,6 +278,7 @@ class _Prepared:
             index_of=linked.index_of,
             budget=budget,
             end_group=0xFFFFFFFF,
+            resident=1,
             drops_waits=code.drops_waits,
         )
         _user_sgprs(state, kernel, segment, packet)

@@ -135,12 +135,15 @@ class EmulatedRuntime:
         cooperative: bool = False,
     ) -> None:
         """Run a kernel over `grid` blocks; `buffers` are `emulator.launch.Buffer`s. `stream` is ignored. The
-        blocks of a `cooperative` launch, which may wait for one another, run at once, on a thread each."""
+        blocks of a `cooperative` launch, which may wait for one another, are all held at once and run in
+        turn: at most `most_at_once`."""
         from portable.backends.rocm.emulator.launch import KernelLaunch, launch
 
         __tracebackhide__ = True
         kernel = self.kernel(function, name)
         self._check_sizes(kernel, grid, block, shared, name)
+        if cooperative:
+            self._check_cooperative(kernel, grid, block, shared, name)
         needed = _explicit_bytes(kernel)
         if len(kernarg) < needed:
             raise LaunchError(name, f"it reads {needed} bytes of arguments; {len(kernarg)} were given")
@@ -177,6 +180,17 @@ class EmulatedRuntime:
             yield found
         finally:
             self._tracing.modelled = former
+
+    def most_at_once(self, kernel: Any, block: tuple[int, int, int], shared: int) -> int:
+        """Blocks of a kernel that the whole GPU holds at once, by registers, LDS and places for waves."""
+        return kernel.workgroups(shared, block[0] * block[1] * block[2]) * self.target.multiprocessors
+
+    def _check_cooperative(self, kernel: Any, grid: Any, block: Any, shared: int, name: str) -> None:
+        blocks, most = grid[0] * grid[1] * grid[2], self.most_at_once(kernel, block, shared)
+        if blocks > most:
+            raise LaunchError(name, f"a cooperative launch of {blocks} blocks; {most} can be held at once")
+        if getattr(self._tracing, "modelled", None) is not None:
+            raise LaunchError(name, "a cooperative launch, whose blocks wait for each other, is not modelled")
 
     def _check_index(self, index: int) -> None:
         if index != 0:

@@ -6,9 +6,9 @@
 or `triton.runtime.driver.set_active(EmulatedDriver("gfx942"))` for the whole process. Triton compiles as
 for the real GPU; a kernel has finished when the call returns. A kernel may access a tensor from its first
 element to its last; anything before or after that, also within the storage of a view, is out of bounds (with
-`extents="storage"` the whole storage may be accessed). Works with Triton 3.6 to 3.9. Clusters and cooperative
-launches are refused, and so is timing: an emulated GPU has no timings. For code that says `device="cuda"` see
-`programs.py`.
+`extents="storage"` the whole storage may be accessed). Works with Triton 3.6 to 3.9. The programs of a
+cooperative grid (`launch_cooperative_grid=True`) may wait for each other. Clusters are refused, and so is
+timing: an emulated GPU has no timings. For code that says `device="cuda"` see `programs.py`.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Utils:
             "arch": target.arch,
             "warpSize": target.warp_size,
             "max_threads_per_sm": 2048,
-            "cooperativeLaunch": 0,
+            "cooperativeLaunch": 1,
         }
 
 
@@ -187,8 +187,9 @@ class Launcher:
         function = getattr(getattr(src, "fn", None), "fn", None)
         self._file: str | None = getattr(getattr(function, "__code__", None), "co_filename", None)
         self._arguments = triton_arguments.Arguments(self._name, src.signature, metadata)
-        if getattr(metadata, "launch_cooperative_grid", False) or getattr(metadata, "num_ctas", 1) != 1:
-            raise LaunchError(self._name, "clusters and cooperative grids are not emulated")
+        self._cooperative = bool(getattr(metadata, "launch_cooperative_grid", False))
+        if getattr(metadata, "num_ctas", 1) != 1:
+            raise LaunchError(self._name, "clusters are not emulated")
 
     def __call__(
         self,
@@ -225,5 +226,7 @@ class Launcher:
         told = nullcontext() if driver.listener is None else driver.listener(kernel, self._file)
         with told:
             self._runtime.launch(
-                function, grid, block, shared, 0, packed.kernarg, self._name, buffers=packed.buffers
+                *(function, grid, block, shared, 0, packed.kernarg, self._name),
+                buffers=packed.buffers,
+                cooperative=self._cooperative,
             )

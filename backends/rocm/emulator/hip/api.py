@@ -33,7 +33,6 @@ LAUNCH_FAILURE, TOO_LARGE, UNKNOWN = 719, 720, 999
 _HOST_TO_HOST, _DEFAULT = 0, 4  # of hipMemcpyKind
 _PRINT_BYTES = 16 << 20
 _PITCH = 256
-_MOST_AT_ONCE = 256  # blocks of a cooperative launch; each has a thread of the CPU
 # What a program may still do after a fault of a kernel; all else then is hipErrorLaunchFailure.
 _AFTER_FAULT = {"hipFree", "hipFreeAsync", "hipHostFree", "hipStreamDestroy", "hipEventDestroy", "properties"}
 
@@ -395,11 +394,13 @@ class Api:
         found = self._functions.get(function)
         if found is None:
             return INVALID_FUNCTION
-        if cooperative and gx * gy * gz > _MOST_AT_ONCE:
-            held = f"a cooperative launch of {gx * gy * gz} blocks; {_MOST_AT_ONCE} can be held at once"
+        kernel = found[0].code.kernels[found[1]]
+        most = self._runtime.most_at_once(kernel, (bx, by, bz), shared)
+        if cooperative and gx * gy * gz > most:
+            held = f"a cooperative launch of {gx * gy * gz} blocks; {most} can be held at once"
             print(f"portable: {held}", file=sys.stderr)
             return TOO_LARGE
-        kernarg = _in_one_piece(extra) if extra else _gathered(found[0].code.kernels[found[1]], arguments)
+        kernarg = _in_one_piece(extra) if extra else _gathered(kernel, arguments)
         if kernarg is None:
             return INVALID_VALUE
         return self._launch(found, (gx, gy, gz), (bx, by, bz), shared, stream, kernarg, bool(cooperative))

@@ -71,6 +71,12 @@ static int s_barrier_wait(Wave *w, const Inst *in) {
 
 // Waits -------------------------------------------------------------------------------------------
 
+// A wave that sleeps waits for another: the others run meanwhile.
+static int s_sleep(Wave *w, const Inst *in) {
+    (void)w, (void)in;
+    return YIELD;
+}
+
 // What a wait lets be outstanding (LLVM AMDGPU usage guide; llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp). gfx9: vmcnt
 // in bits 15:14 and 3:0, lgkmcnt 11:8. gfx11: vmcnt 15:10, lgkmcnt 9:4.
 static Wait waitcnt(uint32_t imm, enum Arch arch) {
@@ -194,7 +200,7 @@ const OpInfo ops_control[] = {
     STEP_OP(s_call_b64, "q=", C_BRANCH),
     STEP_OP(s_getreg_b32, "b=", C_SALU), STEP_OP(s_setreg_b32, "=b", C_SALU), STEP_OP(s_setreg_imm32_b32, "=b", C_SALU),
     STEP_OP(s_round_mode, "=", C_SALU), STEP_OP(s_denorm_mode, "=", C_SALU),
-    NOTHING_TO_DO(s_nop, "=", C_WAIT), NOTHING_TO_DO(s_sleep, "=", C_WAIT), STEP_OP(s_waitcnt, "=", C_WAIT),
+    NOTHING_TO_DO(s_nop, "=", C_WAIT), STEP_OP(s_sleep, "=", C_WAIT), STEP_OP(s_waitcnt, "=", C_WAIT),
     NOTHING_TO_DO(s_waitcnt_depctr, "=", C_WAIT), STEP_OP(s_waitcnt_vscnt, "=", C_WAIT),
     STEP_OP(s_waitcnt_vmcnt, "=", C_WAIT), NOTHING_TO_DO(s_waitcnt_expcnt, "=", C_WAIT),
     STEP_OP(s_waitcnt_lgkmcnt, "=", C_WAIT), STEP_OP(s_wait_idle, "=", C_WAIT), NOTHING_TO_DO(s_wait_event, "=", C_WAIT),

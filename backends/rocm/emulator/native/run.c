@@ -1,5 +1,5 @@
-// A launch: each host thread runs one workgroup at a time; the waves of a workgroup run in rounds, each up to the next
-// barrier, its end or the end of its time slice.
+// A launch: each host thread runs one workgroup at a time, or `resident` ones in turn; the waves of a workgroup run in
+// rounds, each up to the next barrier, its end or the end of its time slice.
 #include "flight.h"
 #include "gpr_index.h"
 #include "record.h"
@@ -13,7 +13,7 @@ static const OpInfo *const tables[] = {
     ops_dot,          ops_mfma,          ops_mfma_scaled, ops_wmma,       ops_global,     ops_buffer,
     ops_lds,          ops_atomics,       ops_smem,        ops_scratch,    ops_gpr_index,
 };
-enum { TABLES = sizeof tables / sizeof tables[0], SLICE = 1 << 18 };
+enum { TABLES = sizeof tables / sizeof tables[0], SLICE = 1 << 18, TURN = 1 << 12 };
 
 // Exported to Python ------------------------------------------------------------------------------
 
@@ -141,7 +141,8 @@ static void run_wave(Wave *w) {
     const Launch *launch = w->launch;
     const Inst *program = w->program;
     uint64_t *executed = launch->executed;
-    uint32_t left = SLICE;
+    const uint32_t slice = launch->resident > 1 ? TURN : SLICE;
+    uint32_t left = slice;
     int result = GO;
     for (; left && result == GO; left--) {
         const Inst *in = &program[w->pc++];
@@ -151,7 +152,7 @@ static void run_wave(Wave *w) {
         if (in->queued) take_off(w, in);
         result = in->step(w, in);
     }
-    w->executed += SLICE - left;
+    w->executed += slice - left;
     if (w->executed >= launch->budget && w->state != ENDED)
         fault(w, &program[w->pc], F_BUDGET, -1, ~0ull, "a wave ran more than %llu instructions: an endless loop?",
               (unsigned long long)launch->budget);
@@ -179,77 +180,117 @@ static void barrier_missed(Group *g) {
           waits, ended);
 }
 
-// Runs one workgroup to its end; false after a fault.
-static bool run_group(Group *g) {
-    const Launch *launch = g->launch;
+static void start_group(Group *g, uint32_t number) {
+    const uint32_t *grid = g->launch->grid;
+    g->id[0] = number % grid[0];
+    g->id[1] = number / grid[0] % grid[1];
+    g->id[2] = number / grid[0] / grid[1];
     for (uint32_t i = 0; i < g->waves; i++) start_wave(&g->wave[i], g, i);
     if (g->lds_size) memset(g->lds_def, 0, g->lds_size);
     if (g->lds_size) memset(g->lds, 0xaa, g->lds_size);
     g->race_low = 0, g->race_high = g->lds_size;
     clear_race_marks(g);
     lds_release(g);
-    for (;;) {
-        uint32_t running = 0, waiting = 0;
-        for (uint32_t i = 0; i < g->waves; i++) {
-            Wave *w = &g->wave[i];
-            if (w->state == RUNNING) run_wave(w);
-            if (__atomic_load_n(&launch->stop, __ATOMIC_ACQUIRE)) return false;
-            running += w->state == RUNNING;
-            waiting += w->state == WAITING;
-        }
-        if (running) continue;
-        if (waiting == 0) return true;
-        if (waiting < g->waves) {
-            barrier_missed(g);
-            return false;
-        }
-        clear_race_marks(g);
-        lds_release(g);
-        for (uint32_t i = 0; i < g->waves; i++) g->wave[i].state = RUNNING;
+}
+
+// One round of a workgroup's waves. STOP at its end and after a fault.
+static int run_round(Group *g) {
+    uint32_t running = 0, waiting = 0;
+    for (uint32_t i = 0; i < g->waves; i++) {
+        Wave *w = &g->wave[i];
+        if (w->state == RUNNING) run_wave(w);
+        if (__atomic_load_n(&g->launch->stop, __ATOMIC_ACQUIRE)) return STOP;
+        running += w->state == RUNNING;
+        waiting += w->state == WAITING;
     }
+    if (running) return GO;
+    if (waiting == 0) return STOP;
+    if (waiting < g->waves) {
+        barrier_missed(g);
+        return STOP;
+    }
+    clear_race_marks(g);
+    lds_release(g);
+    for (uint32_t i = 0; i < g->waves; i++) g->wave[i].state = RUNNING;
+    return GO;
 }
 
 static void *padded(size_t size) { return aligned_alloc(64, (size + 127) / 64 * 64); }
 
-// One host thread's part of a launch: takes workgroups until none are left. Returns 0; 1 if out of memory; 2 for a wrong ABI.
-EXPORT int emulator_run(Launch *launch) {
-    if (launch->abi != ABI) return 2;
-    Group group = {.launch = launch, .lds_size = launch->lds_bytes};
-    Group *g = &group;
-    const uint32_t threads = launch->block[0] * launch->block[1] * launch->block[2];
-    g->waves = (threads + launch->wave_size - 1) / launch->wave_size;
-    const size_t lds = launch->lds_bytes, scratch = (size_t)launch->scratch_bytes * LANES;
-    g->wave = padded(sizeof(Wave) * g->waves);
-    g->lds = padded(lds * 4);
-    g->lds_late = padded(lds * sizeof *g->lds_late);
-    uint8_t *private = padded(scratch * 2 * g->waves);
-    int status = 1;
-    if (g->wave && g->lds && g->lds_late && private) {
-        status = 0;
-        memset(g->wave, 0, sizeof(Wave) * g->waves);
-        memset(private, 0xaa, scratch * 2 * g->waves);
-        g->lds_def = g->lds + lds;
-        memset(g->lds_late, 0, lds * sizeof *g->lds_late);
-        g->late_low = 0, g->late_high = 0, g->lates = 0;
-        g->lds_writer = g->lds_def + lds;
-        g->lds_reader = g->lds_writer + lds;
-        for (uint32_t i = 0; i < g->waves; i++) {
-            g->wave[i].scratch = private + 2 * scratch * i;
-            g->wave[i].scratch_def = g->wave[i].scratch + scratch;
-        }
-        const uint64_t total = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
-        for (;;) {
-            const uint32_t next = __atomic_fetch_add(&launch->next_group, 1, __ATOMIC_RELAXED);
-            if (next >= total || next >= launch->end_group || __atomic_load_n(&launch->stop, __ATOMIC_ACQUIRE)) break;
-            g->id[0] = next % launch->grid[0];
-            g->id[1] = next / launch->grid[0] % launch->grid[1];
-            g->id[2] = next / launch->grid[0] / launch->grid[1];
-            if (!run_group(g)) break;
-        }
-    }
-    free(private);
+static void close_group(Group *g) {
+    if (g->wave) free(g->wave[0].scratch);
     free(g->lds_late);
     free(g->lds);
-    free(g->wave);
-    return status;
+    free(g->waves_memory);
+    free(g);
+}
+
+// A workgroup's memory; NULL where there is not enough.
+static Group *open_group(Launch *launch) {
+    Group *g = calloc(1, sizeof *g);
+    if (!g) return NULL;
+    const uint32_t threads = launch->block[0] * launch->block[1] * launch->block[2];
+    const size_t lds = launch->lds_bytes, scratch = (size_t)launch->scratch_bytes * LANES;
+    g->launch = launch;
+    g->lds_size = launch->lds_bytes;
+    g->waves = (threads + launch->wave_size - 1) / launch->wave_size;
+    g->waves_memory = calloc(1, sizeof(Wave) * g->waves + 64);  // of many waves only the registers that are used become real
+    g->wave = g->waves_memory ? (Wave *)(((uintptr_t)g->waves_memory + 63) / 64 * 64) : NULL;
+    g->lds = padded(lds * 4);
+    g->lds_late = padded(lds * sizeof *g->lds_late);
+    uint8_t *private = g->wave ? padded(scratch * 2 * g->waves) : NULL;
+    if (!private || !g->lds || !g->lds_late) {
+        free(private);
+        close_group(g);
+        return NULL;
+    }
+    memset(private, 0xaa, scratch * 2 * g->waves);
+    g->lds_def = g->lds + lds;
+    memset(g->lds_late, 0, lds * sizeof *g->lds_late);
+    g->lds_writer = g->lds_def + lds;
+    g->lds_reader = g->lds_writer + lds;
+    for (uint32_t i = 0; i < g->waves; i++) {
+        g->wave[i].scratch = private + 2 * scratch * i;
+        g->wave[i].scratch_def = g->wave[i].scratch + scratch;
+    }
+    return g;
+}
+
+// Gives `g` the next workgroup; false where none is left.
+static bool take_group(Group *g) {
+    Launch *launch = g->launch;
+    const uint64_t total = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+    if (__atomic_load_n(&launch->stop, __ATOMIC_ACQUIRE)) return false;
+    const uint32_t next = __atomic_fetch_add(&launch->next_group, 1, __ATOMIC_RELAXED);
+    if (next >= total || next >= launch->end_group) return false;
+    start_group(g, next);
+    return true;
+}
+
+// One host thread's part of a launch: holds up to `resident` workgroups and runs them in turn, a round each, until none
+// are left. Returns 0; 1 if out of memory; 2 for a wrong ABI.
+EXPORT int emulator_run(Launch *launch) {
+    if (launch->abi != ABI) return 2;
+    const uint32_t most = launch->resident ? launch->resident : 1;
+    Group **groups = calloc(most, sizeof *groups);
+    uint32_t open = 0, held = 0;
+    while (groups && open < most && (groups[open] = open_group(launch))) open++;
+    const bool enough = open == most;
+    if (!enough) __atomic_store_n(&launch->stop, 1, __ATOMIC_RELEASE);  // others may wait for what would run here
+    while (enough) {
+        while (held < most && take_group(groups[held])) held++;
+        if (!held) break;
+        for (uint32_t i = 0; i < held;) {
+            if (run_round(groups[i]) == GO) {
+                i++;
+                continue;
+            }
+            Group *ended = groups[i];
+            groups[i] = groups[--held];
+            groups[held] = ended;
+        }
+    }
+    while (open--) close_group(groups[open]);
+    free(groups);
+    return enough ? 0 : 1;
 }

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LANES 64
-#define ABI 5  // version of the structs that abi.py mirrors; a mismatch is refused
+#define ABI 6  // version of the structs that abi.py mirrors; a mismatch is refused
 
 typedef uint64_t mask64;
 
@@ -226,6 +226,7 @@ typedef struct Launch {
     Recording *recording;            // of the one workgroup that is run; NULL unless recording
     volatile uint32_t next_group;    // taken by the threads one by one
     uint32_t end_group;              // the first that is not run
+    uint32_t resident;               // how many a thread holds at once and runs in turn; above 1 they may wait for another
     volatile uint32_t stop;
     volatile uint32_t fault_taken;
     uint32_t drops_waits;            // accesses behind a missing wait (lds_flight.c) are counted, and are no fault
@@ -287,6 +288,7 @@ typedef struct Group {
     uint32_t late_low, late_high, lates;
     struct Late { const Inst *in; uint32_t access, wave; } late[MOST_LATE];
     Wave *wave;                      // `waves` of them
+    void *waves_memory;              // where they lie, of calloc
 } Group;
 
 static inline uint64_t scalar64(const Wave *w, int r) { return w->s[r] | (uint64_t)w->s[r + 1] << 32; }
