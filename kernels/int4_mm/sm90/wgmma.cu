@@ -10,16 +10,16 @@
 // Promotion: the products of CHUNK k, of one group all, are summed by themselves, multiplied by their row's scale and
 // added to float32 accumulators by the CUDA cores, while the other consumer's products run.
 //
-// Codes: the products of a UNIT of k run while threads make the next unit's numbers. A thread holds two neighbours of k
+// Codes: the products of 32 k, a unit, run while threads make the next unit's numbers. A thread holds two neighbours of k
 // in a register, which are a byte of the weight: of each 8 codes the four threads of a row take a byte each.
 //
-// Defines: ELEMENT (bf16, f16: of x and y); SCALE (of scales and offsets: bf16, f16, f32); CONSUMER_WARPGROUPS (2, 3), TILE_M (64, 96, 128), CHUNK
-// (32, 64, 128), UNIT (32, 64), STAGES, WEIGHT_STAGES, GROUP_N; BOX_ROWS (of x that are loaded: less than a tile's where x
-// has no more); HAS_ZERO_POINT (else it is ZERO_POINT), HAS_OFFSET (then `sums` are those of x over each CHUNK, [k /
-// CHUNK, pitch], by chunk_sums.cu), HAS_BIAS.
+// Defines: ELEMENT (bf16, f16: of x and y); SCALE (of scales and offsets: bf16, f16, f32); TILE_M (64, 128), CHUNK (32, 64,
+// 128), STAGES, WEIGHT_STAGES, GROUP_N; BOX_ROWS (of x that are loaded: less than a tile's where x has no more);
+// HAS_ZERO_POINT (else it is ZERO_POINT), HAS_OFFSET (then `sums` are those of x over each CHUNK, [k / CHUNK, pitch], by
+// chunk_sums.cu), HAS_BIAS.
 #define C_COL_MAJOR 1
 #define C_TMA 1
-#define C_BOX_COLS 32
+#define C_BOX_COLS 64
 #include "prelude.h"
 
 #include "_lib/ptx/pdl.h"
@@ -34,12 +34,12 @@
 using T = ELEMENT;
 using S = SCALE;
 
-constexpr int CONSUMERS = CONSUMER_WARPGROUPS;
+constexpr int CONSUMERS = 2;
 constexpr int TILE_N = CONSUMERS * 64;  // rows of the weight
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int X_K = 64, WEIGHT_K = 256;  // of a stage: one 128-byte row
 constexpr int X_BYTES = TILE_M * 128, WEIGHT_BYTES = TILE_N * 128;
-constexpr int UNITS = WEIGHT_K / UNIT, UNIT_WORDS = UNIT / 16 * 4;
+constexpr int UNIT = 32, UNITS = WEIGHT_K / UNIT, UNIT_WORDS = UNIT / 16 * 4;
 constexpr int CHUNKS = WEIGHT_K / CHUNK, CHUNK_UNITS = CHUNK / UNIT;
 constexpr int SUMS = TILE_M / 2;  // a thread's accumulators
 // Of a chunk in shared memory: a word of each row for the scale, the zero point and the offset, and the sums of x.
@@ -49,9 +49,9 @@ constexpr int CHUNK_BYTES = X_SUMS_AT + HAS_OFFSET * TILE_M * 4;
 constexpr int C_BYTES = CONSUMERS * C_BUFFERS * BLOCK_BYTES;
 constexpr int GROUP_WARPS = 2;
 // Together no more than at the launch, 168 a thread: setmaxnreg would wait for ever.
-constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : 224;
-static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= (CONSUMERS == 3 ? 4 * 128 : 3 * 168), "registers");
-static_assert(TILE_M % 32 == 0 && CHUNK % UNIT == 0, "whole boxes of y and units of a chunk");
+constexpr int PRODUCER_REGISTERS = 72, CONSUMER_REGISTERS = 216;
+static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * 168, "registers of a block");
+static_assert(TILE_M % 64 == 0 && CHUNK % UNIT == 0, "whole blocks of y and units of a chunk");
 
 struct XPipeline : Pipeline<STAGES, X_BYTES> {
     using Pipeline::Pipeline;
@@ -76,17 +76,14 @@ DEVICE void store_shared(uint32_t at, float value) {
 // Of a matrix [N, groups], the elements from one row and column to the next.
 template <class Type> struct GroupMatrix {
     const Type* data;
-    int64_t row, column;
-
-    DEVICE Type at(int line, int group) const { return data[line * row + group * column]; }
+    int row, column;
 };
 struct Groups {
     GroupMatrix<S> scale;
     GroupMatrix<uint8_t> zero_point;
     GroupMatrix<S> offset;
     const float* sums;
-    int pitch;
-    uint32_t chunks;  // of a group
+    int pitch, chunks;  // of the sums; of a group
 };
 
 // The product is [N, M] here: its rows, s.m of them, are the weight's, and its columns, s.n, x's.
@@ -117,62 +114,67 @@ DEVICE void producer_loop(XPipeline x, WeightPipeline weight, const TensorMap* m
 // Brings what belongs to the chunks of each stage: chunks beyond K have a scale and an offset of 0, rows beyond the
 // weight those of its last.
 DEVICE void group_loop(WeightPipeline weight, const Groups& groups, const Sizes& s, uint32_t tiles) {
-    constexpr int THREAD_ROWS = TILE_N / (GROUP_WARPS * 32), THREAD_SUMS = (TILE_M + GROUP_WARPS * 32 - 1) / (GROUP_WARPS * 32);
-    constexpr int BATCH = 2;  // chunks whose loads are under way
-    const int thread = thread_x() % (GROUP_WARPS * 32);
+    constexpr int THREADS = GROUP_WARPS * 32, ROWS = TILE_N / THREADS, COLUMNS = TILE_M / THREADS;  // of a thread
+    constexpr int BATCH = CHUNKS < 4 ? CHUNKS : 4;  // chunks whose loads are under way
+    const int thread = thread_x() % THREADS;
     const int stages = stages_of(s);
     grid_dependency_wait();
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
         const Tile tile = tile_of(index, s);
-        int rows[THREAD_ROWS];
+        int scale_at[ROWS], zero_at[ROWS], offset_at[ROWS];
+        const float* x_sums = groups.sums + tile.col + thread;
 #pragma unroll
-        for (int i = 0; i < THREAD_ROWS; ++i) {
-            const int row = tile.row + i * GROUP_WARPS * 32 + thread;
-            rows[i] = row < s.m ? row : s.m - 1;
+        for (int i = 0; i < ROWS; ++i) {
+            const int row = tile.row + i * THREADS + thread < s.m ? tile.row + i * THREADS + thread : s.m - 1;
+            scale_at[i] = row * groups.scale.row;
+            zero_at[i] = row * groups.zero_point.row;
+            offset_at[i] = row * groups.offset.row;
         }
+        int left = s.k / CHUNK, of_group = groups.chunks;  // chunks from this one on: of K, and of its group
         for (int stage = 0; stage < stages; ++stage) {
             weight.wait_empty();
 #pragma unroll 1
             for (int first = 0; first < CHUNKS; first += BATCH) {
-                const uint32_t to = weight.chunks() + first * CHUNK_BYTES + thread * 4;
-                S scale[BATCH][THREAD_ROWS], offset[BATCH][THREAD_ROWS];
-                uint8_t zero[BATCH][THREAD_ROWS];
-                float sums[BATCH][THREAD_SUMS];
-                bool inside[BATCH];
+                S scale[BATCH][ROWS], offset[BATCH][ROWS];
+                uint8_t zero[BATCH][ROWS];
+                float sums[BATCH][COLUMNS];
+                const int inside = left;
 #pragma unroll
                 for (int i = 0; i < BATCH; ++i) {
-                    const int chunk = stage * CHUNKS + first + i;
-                    inside[i] = chunk * CHUNK < s.k;
-                    const int within = inside[i] ? chunk : 0;
-                    const int group = static_cast<uint32_t>(within) / groups.chunks;
 #pragma unroll
-                    for (int j = 0; j < THREAD_ROWS; ++j) {
-                        scale[i][j] = groups.scale.at(rows[j], group);
-                        if (HAS_ZERO_POINT) zero[i][j] = groups.zero_point.at(rows[j], group);
-                        if (HAS_OFFSET) offset[i][j] = groups.offset.at(rows[j], group);
+                    for (int j = 0; j < ROWS; ++j) {
+                        scale[i][j] = groups.scale.data[scale_at[j]];
+                        if (HAS_ZERO_POINT) zero[i][j] = groups.zero_point.data[zero_at[j]];
+                        if (HAS_OFFSET) offset[i][j] = groups.offset.data[offset_at[j]];
                     }
                     if (HAS_OFFSET)
 #pragma unroll
-                        for (int j = 0; j < THREAD_SUMS; ++j)
-                            if (j * GROUP_WARPS * 32 + thread < TILE_M)
-                                sums[i][j] = groups.sums[static_cast<int64_t>(within) * groups.pitch + tile.col +
-                                                         j * GROUP_WARPS * 32 + thread];
+                        for (int j = 0; j < COLUMNS; ++j) sums[i][j] = x_sums[j * THREADS];
+                    const bool more = --left > 0;  // beyond K the last chunk's are read again
+                    const bool next_group = more && --of_group == 0;
+                    of_group = next_group ? groups.chunks : of_group;
+                    x_sums += more ? groups.pitch : 0;
+#pragma unroll
+                    for (int j = 0; j < ROWS; ++j) {
+                        scale_at[j] += next_group ? groups.scale.column : 0;
+                        zero_at[j] += next_group ? groups.zero_point.column : 0;
+                        offset_at[j] += next_group ? groups.offset.column : 0;
+                    }
                 }
 #pragma unroll
                 for (int i = 0; i < BATCH; ++i) {
-                    const uint32_t chunk = to + i * CHUNK_BYTES;
+                    const uint32_t chunk = weight.chunks() + (first + i) * CHUNK_BYTES + thread * 4;
 #pragma unroll
-                    for (int j = 0; j < THREAD_ROWS; ++j) {
-                        const uint32_t at = chunk + j * GROUP_WARPS * 128;
-                        store_shared(at, inside[i] ? to_float(scale[i][j]) : 0.0f);
+                    for (int j = 0; j < ROWS; ++j) {
+                        const uint32_t at = chunk + j * THREADS * 4;
+                        store_shared(at, i < inside ? to_float(scale[i][j]) : 0.0f);
                         if (HAS_ZERO_POINT) store_shared(at + ZERO_AT, float_of(zero_pair<T>(zero[i][j])));
-                        if (HAS_OFFSET) store_shared(at + OFFSET_AT, inside[i] ? to_float(offset[i][j]) : 0.0f);
+                        if (HAS_OFFSET) store_shared(at + OFFSET_AT, i < inside ? to_float(offset[i][j]) : 0.0f);
                     }
                     if (HAS_OFFSET)
 #pragma unroll
-                        for (int j = 0; j < THREAD_SUMS; ++j)
-                            if (j * GROUP_WARPS * 32 + thread < TILE_M)
-                                store_shared(chunk + X_SUMS_AT + j * GROUP_WARPS * 128, inside[i] ? sums[i][j] : 0.0f);
+                        for (int j = 0; j < COLUMNS; ++j)
+                            store_shared(chunk + X_SUMS_AT + j * THREADS * 4, i < inside ? sums[i][j] : 0.0f);
                 }
             }
             __syncwarp();
@@ -195,26 +197,25 @@ struct WeightRows {
     }
 };
 
+// A thread's codes of a unit: of each of its rows 16 bytes.
+struct Codes {
+    uint32_t upper[UNIT / 8], lower[UNIT / 8];
+
+    DEVICE void load(const WeightRows& rows, int unit) {
+        load_codes(upper, rows.codes ^ unit * 16);
+        load_codes(lower, (rows.codes ^ unit * 16) + 8 * 128);
+    }
+};
+
 // The numbers of a unit, as wgmma's operand: see numbers.h.
-DEVICE void make_numbers(uint32_t (&numbers)[UNIT_WORDS], const WeightRows& rows, int unit, uint32_t (&zeros)[2],
+DEVICE void make_numbers(uint32_t (&numbers)[UNIT_WORDS], const Codes& codes, const uint32_t (&zeros)[2],
                          uint32_t selector) {
-    if (HAS_ZERO_POINT && unit % CHUNK_UNITS == 0) {
-        const uint32_t at = rows.values + unit / CHUNK_UNITS * CHUNK_BYTES + ZERO_AT;
-        zeros[0] = bits_of(load_shared(at));
-        zeros[1] = bits_of(load_shared(at + 32));
-    }
 #pragma unroll
-    for (int at = 0; at < UNIT / 32; ++at) {
-        const uint32_t codes = rows.codes ^ (unit * (UNIT / 32) + at) * 16;
-        uint32_t upper[4], lower[4];
-        load_codes(upper, codes);
-        load_codes(lower, codes + 8 * 128);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            numbers[at * 8 + i * 2] = numbers_of<T>(upper[i], selector, zeros[0]);
-            numbers[at * 8 + i * 2 + 1] = numbers_of<T>(lower[i], selector, zeros[1]);
-        }
+    for (int i = 0; i < UNIT / 8; ++i) {
+        numbers[i * 2] = numbers_of<T>(codes.upper[i], selector, zeros[0]);
+        numbers[i * 2 + 1] = numbers_of<T>(codes.lower[i], selector, zeros[1]);
     }
+    keep_in_registers<UNIT_WORDS>(numbers);
 }
 
 // Issues the products of a consumer's 64 rows with a unit of x at `at`: to `part`, or where `add`, added to it.
@@ -244,7 +245,7 @@ DEVICE void promote(float (&acc)[SUMS], float (&part)[SUMS], const ChunkValues& 
     keep_in_registers<SUMS>(part);
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) acc[i] = math_fma(part[i], values.scale[i / 2 % 2], acc[i]);
-    if (!HAS_OFFSET) return;
+#if HAS_OFFSET
 #pragma unroll
     for (int j = 0; j < SUMS / 4; ++j) {
         float sum[2];
@@ -252,6 +253,7 @@ DEVICE void promote(float (&acc)[SUMS], float (&part)[SUMS], const ChunkValues& 
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc[j * 4 + i] = math_fma(sum[i % 2], values.offset[i / 2], acc[j * 4 + i]);
     }
+#endif
 }
 
 // The consumer's products with a stage of x are done.
@@ -273,47 +275,59 @@ DEVICE void multiply_tile(XPipeline& x, WeightPipeline& weight, float (&acc)[SUM
     float part[SUMS];
     uint32_t numbers[2][UNIT_WORDS];
     uint32_t zeros[2] = {zero_pair<T>(ZERO_POINT), zero_pair<T>(ZERO_POINT)};
+    Codes codes;
     clear<SUMS>(acc);
     undefined<SUMS>(part);
     weight.wait_full();
     WeightRows rows(weight, consumer);
-    make_numbers(numbers[0], rows, 0, zeros, selector);
+    codes.load(rows, 0);
+    // Makes a unit's numbers of the codes that are there, and loads those of the next.
+    const auto make = [&](int unit) {
+        if (HAS_ZERO_POINT && unit % CHUNK_UNITS == 0) {
+            const uint32_t at = rows.values + unit / CHUNK_UNITS * CHUNK_BYTES + ZERO_AT;
+            zeros[0] = bits_of(load_shared(at));
+            zeros[1] = bits_of(load_shared(at + 32));
+        }
+        make_numbers(numbers[unit % 2], codes, zeros, selector);
+        if (unit + 1 < UNITS) codes.load(rows, unit + 1);
+    };
+    make(0);
     for (int stage = 1; stage <= stages; ++stage) {
-        const WeightRows now = rows;
-        const uint32_t used_weight = weight.empty_barrier();
+        const uint32_t values = rows.values, used_weight = weight.empty_barrier();
         uint32_t used_x = 0;
 #pragma unroll
         for (int unit = 0; unit < UNITS; ++unit) {
             const int chunk = unit / CHUNK_UNITS;
             const bool begins = unit % CHUNK_UNITS == 0, ends = unit % CHUNK_UNITS == CHUNK_UNITS - 1;
-            if (unit * UNIT % X_K == 0) x.wait_full();
-            multiply(part, numbers[unit % 2], x.stage_base() + unit * UNIT % X_K * 2, !begins);
+            if (unit % 2 == 0) x.wait_full();
+            multiply(part, numbers[unit % 2], x.stage_base() + unit % 2 * 64, !begins);
             if (!begins) {
                 wgmma_wait<1>();
                 keep_in_registers<UNIT_WORDS>(numbers[(unit + 1) % 2]);
-                if (unit * UNIT % X_K == 0) release(used_x);
+                if (unit % 2 == 0) release(used_x);
             }
-            if ((unit + 1) * UNIT % X_K == 0) {
+            if (unit % 2) {
                 used_x = x.empty_barrier();
                 x.advance();
             }
             if (unit + 1 < UNITS) {
-                make_numbers(numbers[(unit + 1) % 2], rows, unit + 1, zeros, selector);
+                make(unit + 1);
             } else {
                 weight.advance();
                 if (stage < stages) {
                     weight.wait_full();
                     rows = WeightRows(weight, consumer);
-                    make_numbers(numbers[0], rows, 0, zeros, selector);
+                    codes.load(rows, 0);
+                    make(0);
                 }
             }
             if (ends) {
-                const uint32_t values = now.values + chunk * CHUNK_BYTES;
-                const ChunkValues of(values);
+                const uint32_t at = values + chunk * CHUNK_BYTES;
+                const ChunkValues of(at);
                 wgmma_wait<0>();
                 keep_in_registers<UNIT_WORDS>(numbers[unit % 2]);
-                if ((unit + 1) * UNIT % X_K == 0) release(used_x);
-                promote(acc, part, of, values + to_x_sums);
+                if (unit % 2) release(used_x);
+                promote(acc, part, of, at + to_x_sums);
             }
         }
         release_weight(used_weight);
@@ -341,11 +355,10 @@ DEVICE void consumer_loop(XPipeline x, WeightPipeline weight, uint32_t buffers, 
         float acc[SUMS];
         multiply_tile(x, weight, acc, consumer, stages);
 #pragma unroll
-        for (int block = 0; block < (TILE_M + 63) / 64; ++block) {
-            uint32_t words[BLOCK_WORDS] = {};
+        for (int block = 0; block < TILE_M / 64; ++block) {
+            uint32_t words[BLOCK_WORDS];
 #pragma unroll
             for (int i = 0; i < BLOCK_WORDS; ++i) {
-                if (block * 32 + i * 2 >= SUMS) break;
                 const float* sums = acc + block * 32 + i * 2;
                 const float of_row = biases[i % 2];
                 words[i] = HAS_BIAS ? pack2<T>(sums[0] + of_row, sums[1] + of_row) : pack2<T>(sums[0], sums[1]);
@@ -361,13 +374,13 @@ DEVICE void consumer_loop(XPipeline x, WeightPipeline weight, uint32_t buffers, 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void int4_mm_wgmma(
     const __grid_constant__ TensorMap map_x, const __grid_constant__ TensorMap map_weight,
     const __grid_constant__ TensorMap map_y, const S* scale, const uint8_t* zero_point, const S* offset,
-    const float* sums, const T* bias, T* y, int m, int n, int k, int tiles, int chunks, int pitch, int64_t scale_row,
-    int64_t scale_col, int64_t zero_row, int64_t zero_col, int64_t offset_row, int64_t offset_col) {
+    const float* sums, const T* bias, T* y, int m, int n, int k, int tiles, int chunks, int pitch, int scale_row,
+    int scale_col, int zero_row, int zero_col, int offset_row, int offset_col) {
     DYNAMIC_SHARED(shared);
     const Sizes s = {n, m, k, 1, 1, 0, 0, 1, n, 0, 0, 0, 0, 0, 0};
     const Groups groups = {{scale, scale_row, scale_col},    {zero_point, zero_row, zero_col},
                            {offset, offset_row, offset_col}, sums,
-                           pitch,                            static_cast<uint32_t>(chunks)};
+                           pitch,                            chunks};
     // The swizzle repeats every 1024 bytes of the address.
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t weights = base + STAGES * X_BYTES;

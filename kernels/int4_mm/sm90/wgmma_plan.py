@@ -28,36 +28,21 @@ _SOURCE = Path(__file__).with_name("wgmma.cu")
 _SUMS_SOURCE = Path(__file__).with_name("chunk_sums.cu")
 _SUMS_ROWS, _SUMS_STEPS = 8, 8  # of a block of chunk_sums.cu
 _SUMS = "chunk_sums"
+_OF_GROUPS = ("scale", "zero_point", "offset")
 _CHUNKS = (128, 64, 32)
 """k whose products are summed before they meet a scale: the longest of which a group is a multiple."""
-_X_K, _WEIGHT_K = 64, 256  # of a stage
-_UNIT = 32
-"""k whose numbers a thread makes at a time."""
+_TILE_N, _X_K, _WEIGHT_K = 128, 64, 256  # columns of y of a tile; k of a stage of x, and of the weight
 _WEIGHT_STAGES, _MOST_STAGES = 3, 8
-_Y_BYTES = 2 * 8192  # of each consumer: blocks of y on their way
+_THREADS = 384
+_Y_BYTES = 2 * 2 * 8192  # blocks of y on their way
 _EPILOGUE = 1500  # clocks of a tile beyond its products
+_STEPS = {128: 710, 64: 530}  # clocks of a multiprocessor for 64 k of a tile, by its rows (H200, 2026-11-27)
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """`m` rows of x by 64 of the weight for each of `consumers` warpgroups; `step` clocks of a multiprocessor
-    for 64 k."""
-
-    m: int
-    consumers: int
-    step: int
-
-    @property
-    def n(self) -> int:
-        return self.consumers * 64
-
-    def cost(self, m: int, n: int, k: int, device: Device) -> float:
-        """Clocks of the waves of a product."""
-        waves = ceil(ceil(m, self.m) * ceil(n, self.n), device.multiprocessors)
-        return waves * (ceil(k, _X_K) * self.step + _EPILOGUE)
-
-
-_TILES = (_Tile(128, 2, 580), _Tile(64, 2, 340), _Tile(96, 3, 680))
+def _cost(rows: int, m: int, n: int, k: int, device: Device) -> float:
+    """Clocks of the waves of a product in tiles of `rows`."""
+    waves = ceil(ceil(m, rows) * ceil(n, _TILE_N), device.multiprocessors)
+    return waves * (ceil(k, _X_K) * _STEPS[rows] + _EPILOGUE)
 
 
 @dataclass(frozen=True)
@@ -71,31 +56,29 @@ class _Shared:
 
 def wgmma(call: Call) -> Plan | Rejected:
     """One launch; with an offset a first one adds up x over the groups' chunks."""
-    x, (N, G, P) = call["x"], call["weight"].shape
+    x, (N, _, P) = call["x"], call["weight"].shape
     view = rows(x)
     M, K, group = view.count, view.length, 2 * P
+    pitch_x = view.stride if M > 1 else K
     if (reason := _unfit(call, M, N, K, group)) is not None:
         return reason
     chunk = next(each for each in _CHUNKS if group % each == 0)
-    found = [tile for tile in _TILES if tile.m == call.config.get("TILE_M", tile.m)]
-    tile = min(found, key=lambda each: each.cost(M, N, K, call.device))
-    tiles = ceil(M, tile.m) * ceil(N, tile.n)
+    tile_m = call.config.get("TILE_M") or min(_STEPS, key=lambda each: _cost(each, M, N, K, call.device))
+    tiles = ceil(M, tile_m) * ceil(N, _TILE_N)
     if tiles > MAX_TILES:
         return Rejected(f"{tiles} tiles exceed {MAX_TILES}")
-    shared = _shared(call, tile, chunk)
-    pitch = ceil(M, tile.m) * tile.m
-    box = min(ceil(M, 8) * 8, tile.m)  # rows outside x take TMA longer than those inside
+    shared = _shared(call, tile_m, chunk)
+    pitch = ceil(M, tile_m) * tile_m
+    box = min(ceil(M, 8) * 8, tile_m)  # rows outside x take TMA longer than those inside
     kernel = NativeKernel(
         _SOURCE,
         "int4_mm_wgmma",
-        threads=(tile.consumers + 1) * 128,
+        threads=_THREADS,
         defines=(
             ("ELEMENT", dtypes.of(x.dtype).c),
             ("SCALE", dtypes.of(call["scale"].dtype).c),
-            ("TILE_M", tile.m),
+            ("TILE_M", tile_m),
             ("CHUNK", chunk),
-            ("CONSUMER_WARPGROUPS", tile.consumers),
-            ("UNIT", _UNIT),
             ("STAGES", shared.stages),
             ("WEIGHT_STAGES", _WEIGHT_STAGES),
             ("GROUP_N", GROUP_M),
@@ -109,10 +92,10 @@ def wgmma(call: Call) -> Plan | Rejected:
     integers = {"m": M, "n": N, "k": K, "tiles": tiles, "chunks": group // chunk, "pitch": pitch}
     has_offset = call.has("offset")
     args: tuple[tuple[str, Argument], ...] = (
-        ("map_x", TensorMap("x", x.dtype, (K, M, 1, 1), (view.stride * 2,) * 3, (_X_K, box, 1, 1))),
-        ("map_weight", TensorMap("weight", "uint8", (K // 2, N, 1, 1), (K // 2,) * 3, (128, tile.n, 1, 1))),
-        ("map_y", TensorMap("y", x.dtype, (N, M, 1, 1), (N * 2,) * 3, (64, 32, 1, 1))),
-        *((name, pointer(call, name)) for name in ("scale", "zero_point", "offset")),
+        ("map_x", TensorMap("x", x.dtype, (K, M, 1, 1), (pitch_x * 2,) * 3, (_X_K, box, 1, 1))),
+        ("map_weight", TensorMap("weight", "uint8", (K // 2, N, 1, 1), (K // 2,) * 3, (128, _TILE_N, 1, 1))),
+        ("map_y", TensorMap("y", x.dtype, (N, M, 1, 1), (N * 2,) * 3, (64, 64, 1, 1))),
+        *((name, pointer(call, name)) for name in _OF_GROUPS),
         ("sums", Pointer(_SUMS, True) if has_offset else Scalar("i64", 0)),
         ("bias", pointer(call, "bias")),
         ("y", Pointer("y", True)),
@@ -128,9 +111,9 @@ def wgmma(call: Call) -> Plan | Rejected:
 
 def _strides(call: Call) -> list[tuple[str, Argument]]:
     found: list[tuple[str, Argument]] = []
-    for short, name in (("scale", "scale"), ("zero", "zero_point"), ("offset", "offset")):
+    for short, name in zip(("scale", "zero", "offset"), _OF_GROUPS, strict=True):
         row, col = call[name].strides if call.has(name) else (0, 0)
-        found += [(f"{short}_row", Scalar("i64", row)), (f"{short}_col", Scalar("i64", col))]
+        found += [(f"{short}_row", Scalar("i32", row)), (f"{short}_col", Scalar("i32", col))]
     return found
 
 
@@ -159,12 +142,12 @@ def _chunk_sums(call: Call, chunk: int, pitch: int) -> Launch:
     return Launch(kernel, grid, args)
 
 
-def _shared(call: Call, tile: _Tile, chunk: int) -> _Shared:
+def _shared(call: Call, tile_m: int, chunk: int) -> _Shared:
     """As many stages of x as fit beside the weight's."""
-    words = tile.n * (1 + call.has("zero_point") + call.has("offset")) + tile.m * call.has("offset")
+    words = _TILE_N * (1 + call.has("zero_point") + call.has("offset")) + tile_m * call.has("offset")
     values = _WEIGHT_K // chunk * words * 4
-    rest = 1024 + tile.consumers * _Y_BYTES + _WEIGHT_STAGES * (tile.n * 128 + values + 16)
-    stage = tile.m * 128 + 16
+    rest = 1024 + _Y_BYTES + _WEIGHT_STAGES * (_TILE_N * 128 + values + 16)
+    stage = tile_m * 128 + 16
     stages = min((call.device.shared_memory - rest) // stage, _MOST_STAGES)
     return _Shared(values, stages, rest + stages * stage)
 
@@ -177,12 +160,20 @@ def _unfit(call: Call, M: int, N: int, K: int, group: int) -> Rejected | None:
         return Rejected(f"M, N and K must be at most {MAX_EXTENT}")
     if group % _CHUNKS[-1]:
         return Rejected(f"groups of {group} k: not a multiple of {_CHUNKS[-1]}")
-    x, stride = call["x"], rows(call["x"]).stride
+    stride = rows(call["x"]).stride
     if M > 1 and (stride % 8 or stride < K):
         return Rejected(f"TMA needs rows of x that are 16-byte aligned and apart; they are {stride} apart")
     for name in ("x", "weight", "y"):
         if call[name].alignment < 16:
             return Rejected(f"TMA needs a base aligned to 16 bytes; that of {name} is not")
+    for name in filter(call.has, _OF_GROUPS):
+        if (
+            sum(
+                (size - 1) * stride for size, stride in zip(call[name].shape, call[name].strides, strict=True)
+            )
+            >= 2**31
+        ):
+            return Rejected(f"places in {name} exceed 32 bits")
     if N % 8:
         return Rejected(f"TMA stores y in rows of 16-byte multiples; N = {N} is no multiple of 8")
     return None
