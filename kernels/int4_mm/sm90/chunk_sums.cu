@@ -2,12 +2,13 @@
 // multiples of 16 bytes. A warp adds up STEPS times 256 k of a row.
 //
 // Defines: ELEMENT (bf16, f16: of x); CHUNK (32, 64, 128), ROWS (of a block), STEPS.
-#include "prelude.h"
+#include "_lib/ptx/pdl.h"
 
 using T = ELEMENT;
 
 KERNEL(ROWS * 32)
 void chunk_sums(const T* x, float* sums, int m, int k, int pitch, int64_t x_stride) {
+    enter_pdl();
     const int row = block_x() * ROWS + thread_x() / 32, lane = thread_x() % 32;
     if (row >= m) return;
     const T* const line = x + row * x_stride;

@@ -129,6 +129,7 @@ def _chunk_sums(call: Call, chunk: int, pitch: int) -> Launch:
             ("ROWS", _SUMS_ROWS),
             ("STEPS", _SUMS_STEPS),
         ),
+        pdl=True,
     )
     args: tuple[tuple[str, Argument], ...] = (
         ("x", Pointer("x", True)),
