@@ -117,7 +117,7 @@ def test_stages_fit_shared_memory(rows, half, given):
     kernel = wgmma_plan.wgmma(call_of(512, 512, 4, half, given, TILE_M=rows))
     assert isinstance(kernel, Plan) and isinstance(kernel.launches[-1].kernel, NativeKernel)
     found = kernel.launches[-1].kernel
-    assert dict(found.defines)["STAGES"] >= 4 and found.shared <= HOPPER.shared_memory
+    assert int(dict(found.defines)["STAGES"]) >= 4 and found.shared <= HOPPER.shared_memory
 
 
 @pytest.mark.slow
