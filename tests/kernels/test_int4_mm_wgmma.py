@@ -1,0 +1,141 @@
+"""int4_mm's plans for Hopper's wgmma: tiles, chunks of groups, what they decline; compiled, not run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from portable.kernels.int4_mm.sm90 import wgmma_plan
+from portable.layout import TensorInfo
+from portable.plan import Call, Device, NativeKernel, Plan, Rejected
+from portable.runtime import build, detect
+from portable.spec import registry
+from tests.kernels._lib.test_pdl import instructions
+from tests.kernels.plan_parts import arguments_of, launch_of, scalar
+
+HOPPER = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
+EXTRAS = {"zero_point": "uint8", "offset": "bfloat16", "bias": "bfloat16"}
+
+
+def call_of(rows, n, groups, half, given=(), **config) -> Call:
+    """Of bfloat16, with those of zero_point, offset and bias that are given."""
+    shapes = {
+        "x": (rows, 2 * groups * half),
+        "weight": (n, groups, half),
+        "scale": (n, groups),
+        "y": (rows, n),
+    }
+    types = {"x": "bfloat16", "weight": "uint8", "scale": "bfloat16", "y": "bfloat16"}
+    tensors: dict[str, TensorInfo | None] = {}
+    for name, shape in shapes.items():
+        strides = [1]
+        for size in reversed(shape[1:]):
+            strides.insert(0, strides[0] * size)
+        tensors[name] = TensorInfo(shape, tuple(strides), types[name])
+    for name, dtype in EXTRAS.items():
+        shape, strides = ((n,), (1,)) if name == "bias" else ((n, groups), (groups, 1))
+        tensors[name] = TensorInfo(shape, strides, dtype) if name in given else None
+    return Call(tensors, {}, {"N": n, "G": groups, "P": half}, HOPPER, config)
+
+
+def changed(call: Call, name: str, **change) -> Call:
+    info = call.tensors[name]
+    assert info is not None
+    return replace(call, tensors={**call.tensors, name: replace(info, **change)})
+
+
+def defines_of(call: Call) -> dict[str, int | str]:
+    return dict(launch_of(wgmma_plan.wgmma(call)).kernel.defines)
+
+
+@pytest.mark.parametrize(
+    "half, chunk, chunks", [(64, 128, 1), (32, 64, 1), (96, 64, 3), (16, 32, 1), (48, 32, 3), (2048, 128, 32)]
+)
+def test_a_chunk_is_the_longest_that_divides_a_group(half, chunk, chunks):
+    launch = launch_of(wgmma_plan.wgmma(call_of(256, 512, 2, half)))
+    assert dict(launch.kernel.defines)["CHUNK"] == chunk and scalar(launch, "chunks") == chunks
+
+
+def test_few_rows_or_columns_take_small_tiles():
+    assert defines_of(call_of(64, 14336, 32, 64))["TILE_M"] == 64
+    assert defines_of(call_of(256, 14336, 32, 64))["TILE_M"] == 128
+    assert (
+        defines_of(call_of(256, 4096, 112, 64))["TILE_M"] == 64
+    )  # 64 tiles of 128 rows for 132 multiprocessors
+    assert defines_of(call_of(64, 14336, 32, 64, TILE_M=128))["TILE_M"] == 128
+
+
+def test_blocks_are_persistent_and_load_no_rows_outside_x():
+    launch = launch_of(wgmma_plan.wgmma(call_of(4096, 14336, 32, 64)))
+    assert launch.grid == (132, 1, 1) and scalar(launch, "tiles") == 32 * 112
+    few = launch_of(wgmma_plan.wgmma(call_of(17, 64, 2, 64)))
+    assert few.grid == (1, 1, 1) and dict(few.kernel.defines)["BOX_ROWS"] == 24
+
+
+def test_x_is_summed_over_chunks_for_an_offset_alone():
+    plan = wgmma_plan.wgmma(call_of(130, 512, 3, 96, ("offset",), TILE_M=128))
+    assert isinstance(plan, Plan)
+    sums, product = plan.launches
+    assert sums.kernel.name == "chunk_sums" and sums.grid == (17, 1, 1)
+    (space,) = plan.workspaces
+    assert space.shape == (9, 256) and scalar(product, "pitch") == 256  # to the end of the tiles
+    alone = wgmma_plan.wgmma(call_of(130, 512, 3, 96, ("zero_point", "bias")))
+    assert isinstance(alone, Plan) and len(alone.launches) == 1 and not alone.workspaces
+
+
+def test_a_single_row_s_stride_is_not_tma_s():
+    call = changed(call_of(1, 64, 2, 64), "x", strides=(3, 1))
+    assert arguments_of(launch_of(wgmma_plan.wgmma(call)))["map_x"].strides == (512, 512, 512)
+
+
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        (call_of(0, 64, 2, 64), "nothing to multiply"),
+        (call_of(4, 0, 2, 64), "nothing to multiply"),
+        (call_of(4, 64, 2, 0), "nothing to multiply"),
+        (call_of(4, 64, 2, 33), "groups of 66 k: not a multiple of 32"),
+        (call_of(4, 65, 2, 64), "N = 65 is no multiple of 8"),
+        (changed(call_of(4, 64, 2, 64), "x", strides=(260, 1)), "rows of x .* 260 apart"),
+        (changed(call_of(4, 64, 2, 64), "x", strides=(0, 1)), "rows of x .* 0 apart"),
+        (changed(call_of(4, 64, 2, 64), "x", alignment=2), "base aligned to 16 bytes; that of x"),
+        (changed(call_of(4, 64, 2, 64), "weight", alignment=8), "that of weight"),
+        (changed(call_of(4, 64, 2, 64), "scale", strides=(2**26, 1)), "places in scale exceed 32 bits"),
+    ],
+)
+def test_what_it_declines(call, says):
+    plan = wgmma_plan.wgmma(call)
+    assert isinstance(plan, Rejected) and re.search(says, plan.reason), plan
+
+
+@pytest.mark.parametrize("given", [(), tuple(EXTRAS)])
+@pytest.mark.parametrize("half", [16, 32, 64])
+@pytest.mark.parametrize("rows", [64, 128])
+def test_stages_fit_shared_memory(rows, half, given):
+    kernel = wgmma_plan.wgmma(call_of(512, 512, 4, half, given, TILE_M=rows))
+    assert isinstance(kernel, Plan) and isinstance(kernel.launches[-1].kernel, NativeKernel)
+    found = kernel.launches[-1].kernel
+    assert int(dict(found.defines)["STAGES"]) >= 4 and found.shared <= HOPPER.shared_memory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [(), ("zero_point",), ("offset",), tuple(EXTRAS)])
+@pytest.mark.parametrize("half", [16, 32, 64])
+@pytest.mark.parametrize("rows", [64, 128])
+def test_a_consumer_s_sums_and_numbers_fit_its_registers(rows, half, given, tmp_path):
+    backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
+    call = call_of(512, 512, 4, half, given, TILE_M=rows)
+    types = {name: each.dtype for name, each in call.tensors.items() if each} | {"chunk_sums": "float32"}
+    plan = wgmma_plan.wgmma(call)
+    assert isinstance(plan, Plan)
+    for launch in plan.launches:
+        code = build.code_object(launch, types, backend, HOPPER)
+        found = backend.resources(code)
+        assert found.spills == found.stack == 0
+        if launch.kernel.name == "int4_mm_wgmma":
+            names = instructions(code.binary, tmp_path / "code.cubin")
+            # 16 products of 16 k for each 256 k, and codes in vectors of 16 bytes.
+            assert sum(each.startswith("HGMMA") for each in names) == 16
+            assert sum(each == "LDS.128" for each in names) >= 16
