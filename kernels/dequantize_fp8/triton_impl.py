@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
-from portable.kernels._lib.triton.minifloat import converts, decode, format_of
+from portable.kernels._lib.triton.minifloat import converts, decode, decode_written_out, format_of
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     MIN_BLOCK,
@@ -52,7 +52,7 @@ def signed_product(q, zero, scale, dtype: tl.constexpr, FORMAT: tl.constexpr):
         size = tl.abs(value).to(tl.float32)
     else:
         negative = q >= 128
-        size = tl.abs(decode(q, FORMAT))
+        size = tl.abs(decode_written_out(q, FORMAT, True))
     y = (size * tl.abs(scale)).to(dtype)
     sign = negative.to(tl.int32) ^ ((scale.to(tl.int32, bitcast=True) >> 31) & 1)
     if dtype.primitive_bitwidth == 16:

@@ -82,8 +82,9 @@ def decode(codes, FORMAT: tl.constexpr, CONVERT: tl.constexpr = False):  # pyrig
 
 
 @triton.jit
-def decode_written_out(codes, FORMAT: tl.constexpr):
-    """The same from integer operations and one product."""
+def decode_written_out(codes, FORMAT: tl.constexpr, BY_PRODUCT: tl.constexpr = False):  # pyright: ignore[reportArgumentType]
+    """The same from integer operations and one product. BY_PRODUCT, without the choice of subnormal numbers,
+    is the dequantisers'; not timed in products of matrices."""
     BITS: tl.constexpr = FORMAT[0]
     MANTISSA: tl.constexpr = FORMAT[1]
     BIAS: tl.constexpr = FORMAT[2]
@@ -93,8 +94,12 @@ def decode_written_out(codes, FORMAT: tl.constexpr):
     SIGN: tl.constexpr = 1 << (BITS - 1)  # pyright: ignore[reportOperatorIssue]
     code = codes.to(tl.int32)
     size = code & (SIGN - 1)
-    # The bits where float32 has them: all are too small by the difference of the biases.
-    x = (size << (23 - MANTISSA)).to(tl.float32, bitcast=True) * 2.0 ** (127 - BIAS)
+    if BY_PRODUCT:  # the bits where float32 has them: all are too small by the difference of the biases
+        x = (size << (23 - MANTISSA)).to(tl.float32, bitcast=True) * 2.0 ** (127 - BIAS)
+    else:
+        normal = ((size << (23 - MANTISSA)) + ((127 - BIAS) << 23)).to(tl.float32, bitcast=True)
+        subnormal = size < (1 << MANTISSA)  # pyright: ignore[reportOperatorIssue]
+        x = tl.where(subnormal, size.to(tl.float32) * 2.0 ** (1 - BIAS - MANTISSA), normal)
     if NAN >= 0:
         if FNUZ:
             x = tl.where(code == NAN, float("nan"), x)

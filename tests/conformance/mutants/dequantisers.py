@@ -245,7 +245,9 @@ class _(Dequantiser):
 
 source(
     *("dequantize_fp8", "triton", "gfx942", "the sign before the product"),
-    Edit(TRITON, "size = tl.abs(decode(q, FORMAT))", "size = decode(q, FORMAT)"),
+    Edit(
+        TRITON, "size = tl.abs(decode_written_out(q, FORMAT, True))", "size = decode_written_out(q, FORMAT)"
+    ),
     Edit(TRITON, "y = (size * tl.abs(scale)).to(dtype)", "return (size * scale).to(dtype)"),
 )
 source(
