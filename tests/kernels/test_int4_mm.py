@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from portable import errors, int4_mm
-from portable.kernels.int4_mm import triton_impl
+from portable.kernels.int4_mm import baseline, triton_impl
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 from tests.kernels.plan_parts import constants, launch_of
 
@@ -66,6 +66,13 @@ def test_a_weight_is_not_rounded_to_16_bits(dtype):
     y = int4_mm(x, codes, scale)
     assert y.dtype == dtype
     assert ((y.double() - ref).abs() <= 0.51 * torch.finfo(dtype).eps * ref.abs() + 1e-3).all()
+
+
+def test_timings_are_held_to_the_product_of_the_same_weight():
+    names = ("x", "weight", "scale", "zero_point", "offset", "bias")
+    x, codes, scale, *rest = drawn()
+    dense = baseline.dense(dict(zip(names, (x, codes.unflatten(1, (4, 16)), scale, *rest), strict=True)), {})
+    torch.testing.assert_close(dense(), int4_mm(x, codes, scale, *rest))
 
 
 def test_there_is_no_gradient():
