@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from portable import errors, int4_mm
 from portable.kernels.int4_mm import baseline, triton_impl
+from portable.kernels.int4_mm.sm80 import plan as mma
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
-from tests.kernels.plan_parts import constants, launch_of
+from tests.kernels.plan_parts import accepted, constants, defines, launch_of, planner, reason, scalar
 
 H200 = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
 
@@ -113,14 +116,16 @@ def test_what_it_refuses_and_says(error, says, at, value):
         int4_mm(*drawn(), group_size=128)  # pyright: ignore[reportCallIssue]
 
 
-def _call(rows, n, groups, half, **config):
+def _call(rows, n, groups, half, given=(), device=H200, **config):
+    """A call with the optional inputs `given`."""
     shapes = {
         "x": (rows, 2 * groups * half),
         "weight": (n, groups, half),
         "scale": (n, groups),
         "y": (rows, n),
+        **{name: (n,) if name == "bias" else (n, groups) for name in given},
     }
-    types = {"x": "bfloat16", "weight": "uint8", "scale": "bfloat16", "y": "bfloat16"}
+    types = dict.fromkeys(shapes, "bfloat16") | {"weight": "uint8", "zero_point": "uint8"}
     infos = {}
     for name, shape in shapes.items():
         strides = [1]
@@ -128,7 +133,7 @@ def _call(rows, n, groups, half, **config):
             strides.insert(0, strides[0] * size)
         infos[name] = TensorInfo(shape, tuple(strides), types[name])
     default = {"BLOCK_N": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3}
-    return Call(infos, {}, {"N": n, "G": groups, "P": half}, H200, {**default, **config})
+    return Call(infos, {}, {"N": n, "G": groups, "P": half}, device, {**default, **config})
 
 
 def test_few_rows_share_k_where_columns_do_not_fill_the_gpu():
@@ -155,3 +160,48 @@ def test_steps_along_k_stay_within_a_group(half, block):
     fixed = constants(launch_of(plan))
     assert fixed["BLOCK_K"] == block
     assert fixed["WHOLE"] == (half == block) and fixed["EVEN"] == (half % block == 0)
+
+
+A100 = Device("cuda", "sm_80", "A100", 0, 108, 32, 163 * 1024)
+
+
+def _mma(rows, n, groups, half, given=(), device=H200):
+    return mma.few_rows(_call(rows, n, groups, half, given, device))
+
+
+@pytest.mark.parametrize("given", [(), ("zero_point",), ("zero_point", "offset", "bias")])
+@pytest.mark.parametrize("rows", [1, 3, 8, 16, 17, 64])
+@pytest.mark.parametrize("device", [H200, A100])
+@pytest.mark.parametrize("n, groups, half", [(14336, 32, 64), (4096, 128, 16), (33, 1, 2064), (5, 9, 48)])
+def test_a_block_of_few_rows_fits_and_every_element_has_one(rows, given, device, n, groups, half):
+    plan = accepted(_mma(rows, n, groups, half, given, device))
+    (launch,) = plan.launches
+    made = defines(launch)
+    columns = made["WARPS_N"] * made["ROW_TILES"] * 16
+    assert launch.grid[0] == -(-n // columns) and launch.grid[1] == -(-rows // made["X_ROWS"])
+    assert launch.kernel.shared * made["RESIDENT"] <= device.shared_memory and made["STAGES"] >= 2
+    assert launch.kernel.threads == 32 * made["WARPS_N"] * made["WARPS_K"]
+    assert scalar(launch, "units") == groups * half // 16 and scalar(launch, "group_units") == half // 16
+    assert (made["ZERO_POINT"], made["OFFSET"], made["BIAS"]) == tuple(
+        int(name in given) for name in ("zero_point", "offset", "bias")
+    )
+
+
+@pytest.mark.parametrize(
+    "half, scaled, whole",
+    [(16, 1, 1), (32, 2, 1), (64, 4, 1), (48, 1, 0), (96, 2, 0), (128, 4, 0), (2064, 1, 0)],
+)
+def test_a_scale_meets_as_many_units_as_lie_in_one_group(half, scaled, whole):
+    made = defines(launch_of(_mma(2, 64, 2, half)))
+    assert (made["SCALED"], made["GROUPS_OF_SCALED"]) == (scaled, whole)
+
+
+def test_what_the_kernel_of_few_rows_declines():
+    assert reason(_mma(65, 64, 2, 64)) == "65 rows: more than 64"
+    assert reason(_mma(4, 64, 2, 24)) == "groups of 48 codes: not a multiple of 32"
+    odd = _call(4, 64, 2, 64)
+    x = odd["x"]
+    for changed in (replace(x, alignment=8), replace(x, strides=(260, 1))):
+        answer = mma.few_rows(replace(odd, tensors={**odd.tensors, "x": changed}))
+        assert reason(answer) == "x or weight has rows that do not start at multiples of 16 bytes"
+    assert planner("int4_mm", "mma") is not None

@@ -16,6 +16,10 @@ DEVICE void copy_pair(uint32_t to, const void* from) {
 DEVICE void copy_word(uint32_t to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
+// 4 bytes, or as many zeros where `valid` is 0.
+DEVICE void copy_word(uint32_t to, const void* from, int valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
+}
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> DEVICE void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");

@@ -1,0 +1,161 @@
+"""The plan of mma.cu: int4_mm of few rows by mma.sync, on Ampere and later."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from portable import dtypes
+from portable.kernels.matmul.launch_args import size_class
+from portable.layout import ceil_div, rows
+from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
+
+_SOURCE = Path(__file__).with_name("mma.cu")
+MOST_ROWS = 64
+UNIT, STEP = 32, 4
+"""Codes of a unit along k; units of a warp's step."""
+_MOST_STAGES = 8
+_RESERVED = 1024  # bytes of shared memory that each block of a multiprocessor takes besides its own
+_MOST = 2**31 - 512
+
+
+class Tile(NamedTuple):
+    """Warps along the columns and along k, tiles of 16 columns of a warp, stages, and blocks of a
+    multiprocessor."""
+
+    warps_n: int
+    warps_k: int
+    row_tiles: int
+    stages: int
+    resident: int
+
+    @property
+    def columns(self) -> int:
+        return self.warps_n * self.row_tiles * 16
+
+
+class Held(NamedTuple):
+    """What a stage holds: rows of x, units that share a scale, and values of each group and column."""
+
+    rows: int
+    scaled: int
+    values: int
+
+    def stage(self, warps_k: int, columns: int) -> int:
+        """Bytes."""
+        units = warps_k * STEP
+        words = self.values * units // self.scaled * columns * 4
+        return columns * units * 16 + self.rows * units * 64 + words
+
+    def sums(self, warps_k: int, columns: int) -> int:
+        """Bytes of the warps' sums, which take the stages' place."""
+        return warps_k * self.rows * (columns + 4) * 4
+
+
+def few_rows(call: Call) -> Plan | Rejected:
+    """Up to MOST_ROWS rows, 16-byte aligned; groups of a multiple of UNIT codes."""
+    x, weight = rows(call["x"]), call["weight"]
+    N, G, P = weight.shape
+    if x.count > MOST_ROWS:
+        return Rejected(f"{x.count} rows: more than {MOST_ROWS}")
+    if (reason := _unfit(call, x.stride)) is not None:
+        return reason
+    group_units = P // (UNIT // 2)
+    scaled = math.gcd(group_units, STEP)
+    given = [name for name in ("zero_point", "offset") if call.has(name)]
+    most = 32 if call.has("offset") else MOST_ROWS  # of a block: the sums of x take registers
+    held = Held(min(size_class(x.count), most), scaled, 1 + len(given))
+    tile = _tile(call, held)
+    if tile.stages < 2:
+        return Rejected(f"two stages need more than {call.device.shared_memory} bytes of shared memory")
+    grid = (ceil_div(N, tile.columns), ceil_div(x.count, held.rows), 1)
+    pdl = tile.resident == 1
+    kernel = NativeKernel(
+        _SOURCE,
+        "int4_mm_mma",
+        threads=tile.warps_n * tile.warps_k * 32,
+        defines=(
+            ("ELEMENT", dtypes.of(call["x"].dtype).c),
+            ("SCALE", dtypes.of(call["scale"].dtype).c),
+            ("X_ROWS", held.rows),
+            ("WARPS_N", tile.warps_n),
+            ("WARPS_K", tile.warps_k),
+            ("ROW_TILES", tile.row_tiles),
+            ("STAGES", tile.stages),
+            ("RESIDENT", tile.resident),
+            ("PDL", int(pdl)),
+            ("SCALED", scaled),
+            ("GROUPS_OF_SCALED", int(group_units == scaled)),
+            ("ZERO_POINT", int(call.has("zero_point"))),
+            ("OFFSET", int(call.has("offset"))),
+            ("BIAS", int(call.has("bias"))),
+            ("VECTOR", 4 if N % 4 == 0 and call["y"].alignment >= 8 else 1),
+        ),
+        shared=max(
+            tile.stages * held.stage(tile.warps_k, tile.columns), held.sums(tile.warps_k, tile.columns)
+        ),
+        pdl=pdl,
+    )
+    counts = {"rows": x.count, "columns": N, "units": G * group_units, "group_units": group_units}
+    args: tuple[tuple[str, Argument], ...] = (
+        ("x", Pointer("x", True)),
+        ("x_row", Scalar("i64", x.stride)),
+        ("weight", Pointer("weight", True)),
+        *_values(call, "scale"),
+        *_values(call, "zero_point"),
+        *_values(call, "offset"),
+        ("bias", Pointer("bias") if call.has("bias") else Scalar("i64", 0)),
+        ("y", Pointer("y")),
+        *((name, Scalar("i32", value)) for name, value in counts.items()),
+    )
+    return Plan((Launch(kernel, grid, args),))
+
+
+def _unfit(call: Call, x_stride: int) -> Rejected | None:
+    x, weight = call["x"], call["weight"]
+    N, G, P = weight.shape
+    if P % (UNIT // 2):
+        return Rejected(f"groups of {2 * P} codes: not a multiple of {UNIT}")
+    if x.alignment < 16 or weight.alignment < 16 or x_stride % 8:
+        return Rejected("x or weight has rows that do not start at multiples of 16 bytes")
+    if max(N, 2 * G * P) > _MOST:
+        return Rejected(f"N and K must be at most {_MOST}")
+    return None
+
+
+def _tile(call: Call, held: Held) -> Tile:
+    """What the config says, and the rest by the GPU's size."""
+    N, device, config = call["weight"].shape[0], call.device, call.config
+    warps_n, warps_k, row_tiles = _shape(N, held, device)
+    warps_n = config.get("WARPS_N", warps_n)
+    warps_k = config.get("WARPS_K", warps_k)
+    row_tiles = config.get("ROW_TILES", row_tiles)
+    columns = warps_n * row_tiles * 16
+    crowded = ceil_div(N, columns) > device.multiprocessors and held.rows <= 16
+    resident = config.get("RESIDENT", 2 if crowded else 1)
+    space = (device.shared_memory + _RESERVED) // resident - _RESERVED
+    while "WARPS_K" not in config and warps_k > 1 and 3 * held.stage(warps_k, columns) > space:
+        warps_k //= 2
+    most = min(_MOST_STAGES, space // held.stage(warps_k, columns))
+    return Tile(warps_n, warps_k, row_tiles, min(config.get("STAGES", most), most), resident)
+
+
+def _shape(N: int, held: Held, device: Device) -> tuple[int, int, int]:
+    """Eight warps, of which as many share columns as leave a block for each multiprocessor."""
+    row_tiles = 1 if held.rows == MOST_ROWS and held.values > 1 else 2
+    warps_n = 1
+    most = 4 if held.rows > 16 else 2
+    while warps_n < most and ceil_div(N, 2 * warps_n * row_tiles * 16) * 5 >= device.multiprocessors * 4:
+        warps_n *= 2
+    return warps_n, 8 // warps_n, row_tiles
+
+
+def _values(call: Call, name: str) -> tuple[tuple[str, Argument], ...]:
+    """A pointer and both strides; zeros where the tensor is absent."""
+    short = name.removesuffix("_point")
+    if not call.has(name):
+        return tuple((each, Scalar("i64", 0)) for each in (name, f"{short}_row", f"{short}_col"))
+    row, col = call[name].strides
+    strides = (f"{short}_row", Scalar("i64", row)), (f"{short}_col", Scalar("i64", col))
+    return ((name, Pointer(name)), *strides)
