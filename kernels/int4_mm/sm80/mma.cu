@@ -2,20 +2,23 @@
 // neighbours along k, by warp-wide matrix instructions (mma.sync); bound by reading the codes.
 //
 // A and B are swapped: 16 rows of w are the rows of a product and 8 rows of x its columns. A block computes BLOCK_N
-// columns of X_ROWS rows of y; its warps share them in parts of ROW_TILES * 16 (WARPS_N) and share k (WARPS_K), and add their
-// sums in order at the end. Copies (cp.async) run STAGES - 1 stages ahead, a stage being a step of every warp.
+// columns of X_ROWS rows of y; its warps share the columns in parts of ROW_TILES * 16 (WARPS_N) and k (WARPS_K), and add
+// their sums in order at the end. Copies (cp.async) run STAGES - 1 stages ahead, a stage being a step of every warp.
 //
-// A unit is 32 codes along k, 16 bytes of a row of w. The four threads that hold a row of a product take a word of it
-// each, 8 neighbours along k, which are two products' operands; x's operands are the 8 elements at the same k, 16 bytes.
-// So the k of a product are in another order than in memory, the same for both operands, and both are read as they
-// lie. A code less its zero point is exact in 16 bits: it goes into the mantissa of 128 (bfloat16) or 1024 (float16),
-// and that number and the zero point are subtracted. A group's products, or those of SCALED units of it, are added up
-// from 0 and meet the scale in float32; the sums of x, which meet the offset, are products with ones.
+// A unit is 32 codes along k, 16 bytes of a row of w. The four threads that hold a row of a product take a quarter of
+// WIDTH units each, so many words of 8 neighbours along k, and a word is two products' operands; x's are the 8 elements
+// at the same k, 16 bytes. So the k of a product are in another order than in memory, the same for both operands, and
+// both are read as they lie. A code less its zero point is exact in 16 bits: it goes into the mantissa of 128 (bfloat16)
+// or 1024 (float16), and that number and the zero point are subtracted. A group's products, or those of SCALED units of
+// it, are added up from 0 and meet the scale in float32; the sums of x, which meet the offset, are products with ones.
 //
-// Chunks of 16 bytes are permuted in shared memory so that a warp's reads fall in different banks.
+// Chunks of 16 bytes are permuted in shared memory so that a warp's reads fall in different banks. A value of a group is
+// copied as the aligned word of 4 bytes that holds it.
 //
-// Defines: ELEMENT (bf16, f16), SCALE (of scales and offsets: ELEMENT or float), X_ROWS (rows of x of a block, a power of two), WARPS_N, WARPS_K, ROW_TILES, STAGES, RESIDENT (blocks per multiprocessor), SCALED (units that meet a scale
-// together: 1, 2 or 4), GROUPS_OF_SCALED: a group is SCALED units; ZERO_POINT, OFFSET, BIAS; VECTOR: columns of a store.
+// Defines: ELEMENT (bf16, f16), SCALE (of scales and offsets: ELEMENT or f32), X_ROWS (rows of x of a block, a power of
+// two), WARPS_N, WARPS_K, ROW_TILES, STAGES, RESIDENT (blocks per multiprocessor), PDL (programmatic dependent launch: a
+// block prefetches w's first stages to L2 while the previous kernel ends), SCALED (units that meet a scale together: 1, 2
+// or 4), GROUPS_OF_SCALED: a group is SCALED units; ZERO_POINT, OFFSET, BIAS; VECTOR: columns of a store.
 #include "prelude.h"
 
 #include "_lib/ptx/mma.h"
@@ -31,8 +34,13 @@ constexpr int COL_TILES = X_ROWS < 8 ? 1 : X_ROWS / 8;
 constexpr bool FOURTH = COL_TILES < ROW_TILES;
 constexpr int UNIT = 32;                    // codes
 constexpr int STEP = 4;                     // units of a warp's step
-constexpr int UNITS = WARPS_K * STEP;       // of a stage
+constexpr int SPAN = WARPS_K * STEP;        // units of a step of all warps
+// Warps that share no columns have stages of their own, which they copy themselves, and wait for no other warp.
+constexpr bool OWN = WARPS_N == 1;
+constexpr int TEAM = OWN ? 32 : THREADS;    // threads that copy a stage
+constexpr int UNITS = OWN ? STEP : SPAN;    // of a stage
 constexpr int GROUPS = UNITS / SCALED;      // scales of a row in a stage
+constexpr int WIDTH = COL_TILES < 4 ? SCALED : 1;  // words of w that a thread reads at once: more take registers
 constexpr int W_ROW = UNITS * 16, X_ROW = UNITS * 64;  // bytes
 constexpr int W_BYTES = BLOCK_N * W_ROW, X_BYTES = X_ROWS * X_ROW, WORDS_BYTES = GROUPS * BLOCK_N * 4;
 constexpr int X_AT = W_BYTES, SCALE_AT = X_AT + X_BYTES, ZERO_AT = SCALE_AT + WORDS_BYTES;
@@ -63,44 +71,40 @@ struct Operands {
 };
 
 DEVICE int w_place(int row, int unit) {
-    return row * W_ROW + (unit ^ (UNITS < 8 ? row / 2 & 3 : row & 7)) * 16;
+    const int moved = UNITS < 8 ? row / 2 & (4 / WIDTH - 1) : row & (8 / WIDTH - 1);
+    return row * W_ROW + (unit ^ moved * WIDTH) * 16;
+}
+DEVICE int x_place(int row, int chunk) {
+    const int moved = WIDTH == 4 ? chunk / 8 % 2 ^ row % 2 * 2 : WIDTH == 2 ? row % 2 : row % 2 * 4;
+    return X_AT + row * X_ROW + (chunk ^ moved) * 16;
 }
 
-// The aligned word that holds a value of 1, 2 or 4 bytes.
+// The aligned word that holds a value of 1, 2 or 4 bytes, and the value's place in it.
 DEVICE const void* word_of(const void* value) {
     return reinterpret_cast<const void*>(reinterpret_cast<uint64_t>(value) & ~static_cast<uint64_t>(3));
 }
-template <class U> DEVICE uint32_t value_in(uint32_t word, const U* value) {
-    if constexpr (sizeof(U) == 4) return word;
-    const int shift = static_cast<int>(reinterpret_cast<uint64_t>(value) & 3) * 8;
-    return word >> shift & (sizeof(U) == 2 ? 0xffff : 0xff);
-}
-template <class U> DEVICE float number_in(uint32_t word, const U* value) {
-    const uint32_t bits = value_in(word, value);
-    if constexpr (sizeof(U) == 4) return float_of(bits);
-    else return to_float(U{static_cast<uint16_t>(bits)});
-}
+DEVICE int place_in_word(const void* value) { return static_cast<int>(reinterpret_cast<uint64_t>(value)) & 3; }
 
 // What a thread copies of every stage: chunks of rows of w at one unit, of rows of x at one chunk, and values of columns
 // at one group, each so many rows apart. What lies beyond an end becomes zeros.
 struct Copies {
-    static constexpr int W_LINES = THREADS / UNITS, W_COUNT = BLOCK_N / W_LINES;
-    static constexpr int CHUNKS = UNITS * 4, X_LINES = THREADS / CHUNKS, X_COUNT = (X_ROWS + X_LINES - 1) / X_LINES;
-    static constexpr int LINES = THREADS / GROUPS, COUNT = (BLOCK_N + LINES - 1) / LINES;
-    static_assert(W_LINES % 8 == 0 && BLOCK_N % W_LINES == 0, "a thread's rows of w are permuted alike");
-    static_assert(X_LINES % 2 == 0 && THREADS % GROUPS == 0, "a thread's rows of x are permuted alike");
+    static constexpr int W_LINES = TEAM / UNITS, W_COUNT = BLOCK_N / W_LINES;
+    static constexpr int CHUNKS = UNITS * 4, X_LINES = TEAM / CHUNKS, X_COUNT = (X_ROWS + X_LINES - 1) / X_LINES;
+    static constexpr int LINES = TEAM / GROUPS, COUNT = (BLOCK_N + LINES - 1) / LINES;
+    static_assert(BLOCK_N % W_LINES == 0 && X_LINES > 0 && TEAM % GROUPS == 0, "threads divide a stage");
 
     const Operands& o;
     int column, w_line, w_unit, x_line, x_chunk, line, group;
     const uint8_t* w;
     const T* x;
 
-    DEVICE Copies(const Operands& operands, int first) : o(operands), column(first) {
-        w_line = thread_x() / UNITS, w_unit = thread_x() % UNITS;
-        x_line = thread_x() / CHUNKS, x_chunk = thread_x() % CHUNKS;
-        line = thread_x() / GROUPS, group = thread_x() % GROUPS;
-        w = o.w + (column + w_line) * o.w_row() + w_unit * 16;
-        x = o.x + x_line * o.x_row + x_chunk * 8;
+    DEVICE Copies(const Operands& operands, int first, int unit) : o(operands), column(first) {
+        const int thread = thread_x() % TEAM;
+        w_line = thread / UNITS, w_unit = thread % UNITS;
+        x_line = thread / CHUNKS, x_chunk = thread % CHUNKS;
+        line = thread / GROUPS, group = thread % GROUPS;
+        w = o.w + (column + w_line) * o.w_row() + (unit + w_unit) * 16;
+        x = o.x + x_line * o.x_row + unit * UNIT + x_chunk * 8;
     }
 
     // WHOLE: nothing lies beyond an end.
@@ -116,18 +120,16 @@ struct Copies {
     }
 
     template <bool WHOLE> DEVICE void copy(uint32_t to, int unit) const {
-        const uint32_t w_to = to + w_place(w_line, w_unit);
 #pragma unroll
         for (int i = 0; i < W_COUNT; ++i) {
             const bool inside = WHOLE || (unit + w_unit < o.units && column + w_line + i * W_LINES < o.columns);
-            copy_async(w_to + i * W_LINES * W_ROW, w + i * W_LINES * o.w_row(), inside ? 16 : 0);
+            copy_async(to + w_place(w_line + i * W_LINES, w_unit), w + i * W_LINES * o.w_row(), inside ? 16 : 0);
         }
         const bool inside = WHOLE || unit + x_chunk / 4 < o.units;
-        const uint32_t x_to = to + X_AT + x_line * X_ROW + (x_chunk ^ (x_line & 1) << 2) * 16;
-#pragma unroll
+#pragma unroll 4  // all of them spill
         for (int i = 0; i < X_COUNT; ++i) {
-            if (x_line + i * X_LINES < o.rows)
-                copy_async(x_to + i * X_LINES * X_ROW, x + i * X_LINES * o.x_row, inside ? 16 : 0);
+            const int row = x_line + i * X_LINES;
+            if (row < o.rows) copy_async(to + x_place(row, x_chunk), x + i * X_LINES * o.x_row, inside ? 16 : 0);
         }
         values<WHOLE>(to + SCALE_AT, o.scale, unit);
         if (ZERO_POINT) values<WHOLE>(to + ZERO_AT, o.zero, unit);
@@ -138,8 +140,8 @@ struct Copies {
     DEVICE void next(uint32_t to, int unit) {
         if (unit + UNITS <= o.units && column + BLOCK_N <= o.columns) copy<true>(to, unit);
         else copy<false>(to, unit);
-        w += W_ROW;
-        x += UNITS * UNIT;
+        w += SPAN * 16;
+        x += SPAN * UNIT;
     }
 };
 
@@ -148,9 +150,32 @@ DEVICE uint32_t shared_word(uint32_t at) {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
     return word;
 }
-DEVICE void shared_words(uint32_t (&w)[4], uint32_t at) {
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+// A value of 1, 2 or 4 bytes.
+template <class U> DEVICE U shared_value(uint32_t at);
+template <> DEVICE uint8_t shared_value<uint8_t>(uint32_t at) {
+    uint32_t value;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+    return static_cast<uint8_t>(value);
+}
+template <> DEVICE bf16 shared_value<bf16>(uint32_t at) {
+    bf16 value;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value.bits) : "r"(at) : "memory");
+    return value;
+}
+template <> DEVICE f16 shared_value<f16>(uint32_t at) {
+    f16 value;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value.bits) : "r"(at) : "memory");
+    return value;
+}
+template <> DEVICE float shared_value<float>(uint32_t at) { return float_of(shared_word(at)); }
+template <int COUNT> DEVICE void shared_words(uint32_t (&w)[COUNT], uint32_t at) {
+    if constexpr (COUNT == 1)
+        w[0] = shared_word(at);
+    else if constexpr (COUNT == 2)
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(at) : "memory");
+    else
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
 }
 
 // A number of 16 bits whose last mantissa bit is 1, in both halves of a word: with a code in its mantissa it is that
@@ -238,41 +263,40 @@ DEVICE void multiply(float (&sum)[ROW_TILES][COL_TILES][4], uint32_t stage, cons
                      int unit, int at) {
     const int lane = thread_x() % 32, r = lane / 4, c = lane % 4;
     const int x_line = X_ROWS < 8 ? r % X_ROWS : r;  // columns of a product that are no rows of x are not stored
-    const uint32_t x_at = stage + X_AT + x_line * X_ROW;
-    const int x_swap = (x_line & 1) << 2;
-    uint32_t w_at[STEP];
-#pragma unroll
-    for (int u = 0; u < STEP; ++u) w_at[u] = stage + w_place(row + r, unit + u) + c * 4;
-#pragma unroll
-    for (int part = 0; part < STEP / SCALED; ++part) {
-        const int words = ((unit / SCALED + part) * BLOCK_N + row + r) * 4;
-        const int group = o.group_of(at + part * SCALED);
-        uint32_t zero[ROW_TILES * 2];
+    constexpr int PARTS = STEP / SCALED, AT_ONCE = COL_TILES < 4 ? PARTS : 1;
+#pragma unroll AT_ONCE
+    for (int part = 0; part < PARTS; ++part) {
+        const uint32_t words = stage + ((unit / SCALED + part) * BLOCK_N + row + r) * 4;
+        // The values of rows 8 apart lie a multiple of 8 bytes apart, so at the same place of their words.
+        const int group = o.group_of(at + part * SCALED), n = column + row + r;
+        uint32_t zero[ROW_TILES * 2], w[ROW_TILES * 2][WIDTH];
 #pragma unroll
         for (int i = 0; i < ROW_TILES * 2; ++i) {
             zero[i] = 8;
             if (ZERO_POINT)
-                zero[i] = value_in(shared_word(stage + ZERO_AT + words + i * 32), o.zero.at(column + row + r + i * 8, group));
+                zero[i] = shared_value<uint8_t>(words + ZERO_AT + i * 32 + place_in_word(o.zero.at(n, group)));
         }
         float part_sum[ROW_TILES][COL_TILES][4], x_sum[COL_TILES][4];
 #pragma unroll
         for (int u = 0; u < SCALED; ++u) {
+            const int word = (unit + part * SCALED + u / WIDTH * WIDTH) * 4 + c * WIDTH;  // the first of the thread's
+            if (u % WIDTH == 0) {
+#pragma unroll
+                for (int i = 0; i < ROW_TILES * 2; ++i)
+                    shared_words(w[i], stage + w_place(row + r, word / 4) + word % 4 * 4 + i * 8 * W_ROW);
+            }
             uint32_t a[ROW_TILES][2][4];
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; ++i) {
+            for (int i = 0; i < ROW_TILES * 2; ++i) {
+                uint32_t number[4];
+                numbers_of(number, w[i][u % WIDTH], Less(zero[i]));
 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    uint32_t number[4];
-                    const uint32_t word = shared_word(w_at[u + part * SCALED] + (i * 16 + half * 8) * W_ROW);
-                    numbers_of(number, word, Less(zero[i * 2 + half]));
-                    a[i][0][half] = number[0], a[i][0][half + 2] = number[1];
-                    a[i][1][half] = number[2], a[i][1][half + 2] = number[3];
-                }
+                for (int e = 0; e < 4; ++e) a[i / 2][e / 2][e % 2 * 2 + i % 2] = number[e];
             }
 #pragma unroll
             for (int j = 0; j < COL_TILES; ++j) {
                 uint32_t b[4];
-                shared_words(b, x_at + j * 8 * X_ROW + ((unit + part * SCALED + u) * 4 + c ^ x_swap) * 16);
+                shared_words(b, stage + x_place(x_line, word + u % WIDTH) + j * 8 * X_ROW);
                 ordered(b);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
@@ -291,10 +315,13 @@ DEVICE void multiply(float (&sum)[ROW_TILES][COL_TILES][4], uint32_t stage, cons
         }
 #pragma unroll
         for (int i = 0; i < ROW_TILES * 2; ++i) {
-            const int n = column + row + r + i * 8;
-            const float scale = number_in(shared_word(stage + SCALE_AT + words + i * 32), o.scale.at(n, group));
+            const int scale_at = SCALE_AT + i * 32 + place_in_word(o.scale.at(n, group));
+            const float scale = to_float(shared_value<SCALE>(words + scale_at));
             float offset = 0.0f;
-            if (OFFSET) offset = number_in(shared_word(stage + OFFSET_AT + words + i * 32), o.offset.at(n, group));
+            if (OFFSET) {
+                const int offset_at = OFFSET_AT + i * 32 + place_in_word(o.offset.at(n, group));
+                offset = to_float(shared_value<SCALE>(words + offset_at));
+            }
 #pragma unroll
             for (int j = 0; j < COL_TILES; ++j) {
 #pragma unroll
@@ -310,7 +337,7 @@ DEVICE void multiply(float (&sum)[ROW_TILES][COL_TILES][4], uint32_t stage, cons
 
 // Brings the first stages' codes into L2. If the previous kernel still writes them, L2 sees those writes too.
 DEVICE void prefetch_codes(const Operands& o, int column) {
-    constexpr int LINES = (STAGES - 1) * W_ROW / 128 + ((STAGES - 1) * W_ROW % 128 != 0);  // of a row
+    constexpr int LINES = ((STAGES - 1) * SPAN * 16 + 127) / 128;  // of a row
     for (int index = thread_x(); index < BLOCK_N * LINES; index += THREADS) {
         const int row = index / LINES;
         const int64_t byte = index % LINES * 128;
@@ -352,7 +379,6 @@ extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) void int4_mm_mma(
     const uint8_t* zero_point, int64_t zero_row, int64_t zero_col, const SCALE* offset, int64_t offset_row,
     int64_t offset_col, const T* bias, T* y, int rows, int columns, int units, int group_units) {
     DYNAMIC_SHARED(shared);
-    const uint32_t stages = shared_address(shared);
     const int first_row = block_y() * X_ROWS;
     const Operands o{x + first_row * x_row, x_row, weight, {scale, scale_row, scale_col}, {zero_point, zero_row, zero_col},
                      {offset, offset_row, offset_col}, rows - first_row, columns, units, group_units};
@@ -361,23 +387,29 @@ extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) void int4_mm_mma(
     if (PDL) prefetch_codes(o, column);
     grid_dependency_wait();
 
-    const int steps = (units + UNITS - 1) / UNITS;
-    Copies copies(o, column);
+    const int warp = thread_x() / 32, row = warp % WARPS_N * WARP_N, part = warp / WARPS_N;  // of k
+    const int own_unit = part * STEP;
+    const int first_unit = OWN ? own_unit : 0;  // of the warp's stages
+    const uint32_t stages = shared_address(shared) + (OWN ? warp * STAGES * STAGE_BYTES : 0);
+    const int steps = (units - first_unit + SPAN - 1) / SPAN;
+    Copies copies(o, column, first_unit);
 #pragma unroll 1
     for (int step = 0; step < STAGES - 1; ++step) {
-        if (step < steps) copies.next(stages + step * STAGE_BYTES, step * UNITS);
+        if (step < steps) copies.next(stages + step * STAGE_BYTES, first_unit + step * SPAN);
         commit_copies();
     }
-    const int warp = thread_x() / 32, row = warp % WARPS_N * WARP_N, unit = warp / WARPS_N * STEP;
     float sum[ROW_TILES][COL_TILES][4] = {};
     int reading = 0, writing = STAGES - 1;
     for (int step = 0; step < steps; ++step) {
         wait_copies<STAGES - 2>();
-        barrier();  // this stage is visible, and nobody still reads the one written next
+        // This stage is visible, and nobody still reads the one written next.
+        if (OWN) __syncwarp();
+        else barrier();
         const int ahead = step + STAGES - 1;
-        if (ahead < steps) copies.next(stages + writing * STAGE_BYTES, ahead * UNITS);
+        if (ahead < steps) copies.next(stages + writing * STAGE_BYTES, first_unit + ahead * SPAN);
         commit_copies();
-        multiply(sum, stages + reading * STAGE_BYTES, o, column, row, unit, step * UNITS + unit);
+        multiply(sum, stages + reading * STAGE_BYTES, o, column, row, OWN ? 0 : own_unit,
+                 step * SPAN + own_unit);
         reading = reading + 1 == STAGES ? 0 : reading + 1;
         writing = writing + 1 == STAGES ? 0 : writing + 1;
     }
@@ -393,7 +425,7 @@ extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) void int4_mm_mma(
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const int m = j * 8 + lane % 4 * 2 + e % 2, n = row + i * 16 + e / 2 * 8 + lane / 4;
-                if (X_ROWS >= 8 || m < X_ROWS) sums[(warp / WARPS_N * X_ROWS + m) * PITCH + n] = sum[i][j][e];
+                if (X_ROWS >= 8 || m < X_ROWS) sums[(part * X_ROWS + m) * PITCH + n] = sum[i][j][e];
             }
         }
     }

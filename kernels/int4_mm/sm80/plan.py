@@ -9,19 +9,21 @@ from typing import NamedTuple
 from portable import dtypes
 from portable.kernels.matmul.launch_args import size_class
 from portable.layout import ceil_div, rows
-from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
+from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).with_name("mma.cu")
 MOST_ROWS = 64
-UNIT, STEP = 32, 4
-"""Codes of a unit along k; units of a warp's step."""
-_MOST_STAGES = 8
+UNIT = 32
+"""Codes along k: what a product's threads read of a row."""
+STEP = 4
+"""Units of a warp's step."""
+TUNED = ("WARPS_N", "WARPS_K", "ROW_TILES", "STAGES", "RESIDENT")
 _RESERVED = 1024  # bytes of shared memory that each block of a multiprocessor takes besides its own
 _MOST = 2**31 - 512
 
 
 class Tile(NamedTuple):
-    """Warps along the columns and along k, tiles of 16 columns of a warp, stages, and blocks of a
+    """Warps along the columns and along k, tiles of 16 columns of a warp, stages at most, and blocks of a
     multiprocessor."""
 
     warps_n: int
@@ -43,7 +45,7 @@ class Held(NamedTuple):
     values: int
 
     def stage(self, warps_k: int, columns: int) -> int:
-        """Bytes."""
+        """Bytes, of all warps' own where they have such."""
         units = warps_k * STEP
         words = self.values * units // self.scaled * columns * 4
         return columns * units * 16 + self.rows * units * 64 + words
@@ -93,7 +95,8 @@ def few_rows(call: Call) -> Plan | Rejected:
             ("VECTOR", 4 if N % 4 == 0 and call["y"].alignment >= 8 else 1),
         ),
         shared=max(
-            tile.stages * held.stage(tile.warps_k, tile.columns), held.sums(tile.warps_k, tile.columns)
+            tile.stages * held.stage(tile.warps_k, tile.columns),
+            held.sums(tile.warps_k, tile.columns),
         ),
         pdl=pdl,
     )
@@ -125,30 +128,43 @@ def _unfit(call: Call, x_stride: int) -> Rejected | None:
 
 
 def _tile(call: Call, held: Held) -> Tile:
-    """What the config says, and the rest by the GPU's size."""
-    N, device, config = call["weight"].shape[0], call.device, call.config
-    warps_n, warps_k, row_tiles = _shape(N, held, device)
-    warps_n = config.get("WARPS_N", warps_n)
-    warps_k = config.get("WARPS_K", warps_k)
-    row_tiles = config.get("ROW_TILES", row_tiles)
-    columns = warps_n * row_tiles * 16
-    crowded = ceil_div(N, columns) > device.multiprocessors and held.rows <= 16
-    resident = config.get("RESIDENT", 2 if crowded else 1)
-    space = (device.shared_memory + _RESERVED) // resident - _RESERVED
-    while "WARPS_K" not in config and warps_k > 1 and 3 * held.stage(warps_k, columns) > space:
-        warps_k //= 2
-    most = min(_MOST_STAGES, space // held.stage(warps_k, columns))
-    return Tile(warps_n, warps_k, row_tiles, min(config.get("STAGES", most), most), resident)
+    """What the config says, and the rest by the GPU's size and the rows."""
+    device, config = call.device, call.config
+    chosen = (_of_few if held.rows <= 16 else _of_more)(call["weight"].shape[0], held, device.multiprocessors)
+    tile = chosen._replace(**{name.lower(): config[name] for name in TUNED if name in config})
+    space = (device.shared_memory + _RESERVED) // tile.resident - _RESERVED
+    while "WARPS_K" not in config and tile.warps_k > 1 and 2 * held.stage(tile.warps_k, tile.columns) > space:
+        tile = tile._replace(warps_k=tile.warps_k // 2)
+    return tile._replace(stages=min(tile.stages, space // held.stage(tile.warps_k, tile.columns)))
 
 
-def _shape(N: int, held: Held, device: Device) -> tuple[int, int, int]:
-    """Eight warps, of which as many share columns as leave a block for each multiprocessor."""
-    row_tiles = 1 if held.rows == MOST_ROWS and held.values > 1 else 2
-    warps_n = 1
-    most = 4 if held.rows > 16 else 2
-    while warps_n < most and ceil_div(N, 2 * warps_n * row_tiles * 16) * 5 >= device.multiprocessors * 4:
-        warps_n *= 2
-    return warps_n, 8 // warps_n, row_tiles
+# Microseconds below: launches in a graph on an H200, groups of 128, 2026-11-27 (docs/notes/int4_mm.md).
+
+
+def _of_few(N: int, held: Held, multiprocessors: int) -> Tile:
+    """Up to 16 rows: 12 to 16 warps of a multiprocessor, each with stages of its own."""
+    tiles = ceil_div(ceil_div(N, 32), multiprocessors)  # of 32 columns, of the busiest multiprocessor
+    if tiles == 1:
+        return Tile(1, 8, 2, 8, 1)  # 4096x4096: 5.2 us; four warps 5.9
+    if tiles == 2 and held.values < 3:
+        # 8192x8192: 1 row 13.3 us, with all stages that fit 15.2; 16 rows 15.7, of two row tiles 16.6
+        return Tile(1, 8, 2, 3, 2) if held.rows <= 8 else Tile(1, 8, 4, 8, 1)
+    fits = held.values == 1 and held.scaled == STEP  # registers
+    if fits and 2 * ceil_div(ceil_div(N, 64), multiprocessors) <= tiles:
+        return Tile(1, 4, 4, 4, 3)  # 14336x4096: 1 row 12.9 us, 16 rows 14.9 (of two row tiles 15.7)
+    # 28672x8192: 1 row 37.5 us, of four row tiles 41
+    return Tile(1, 4, 2, 4, 4 if held.rows <= 8 and held.values == 1 else 3)
+
+
+def _of_more(N: int, held: Held, multiprocessors: int) -> Tile:
+    """Up to 64 rows: warps share x, which fewer and wider blocks read less often."""
+    most = 1 if held.rows == MOST_ROWS and held.values > 1 else 2  # row tiles that fit registers
+    if ceil_div(N, 128) > multiprocessors:
+        return Tile(4, 1, most, 8, 2)  # 28672x8192, 64 rows: 113 us, of eight warps 119
+    for warps_n, warps_k in ((4, 2), (2, 4)):
+        if ceil_div(N, warps_n * 32) * 5 >= multiprocessors * 4:
+            return Tile(warps_n, warps_k, most, 8, 1)  # 14336x4096 31 us and 35, 8192x8192 65 and 35
+    return Tile(2, 4, 1, 8, 1)  # 4096x4096: 12 us, of two row tiles 18
 
 
 def _values(call: Call, name: str) -> tuple[tuple[str, Argument], ...]:
