@@ -127,7 +127,8 @@ def _timed(
 
 
 def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call captured into a graph of the GPU: a replay, which answers the captured result."""
+    """The call captured into a graph of the GPU: a replay, which answers the captured result. It keeps the
+    call, whose own tensors (quantised weights) the graph reads and does not hold."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -138,7 +139,7 @@ def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
     with torch.cuda.graph(graph):
         result = call()
 
-    def replay() -> Any:
+    def replay(kept: Any = call) -> Any:
         graph.replay()
         return result
 

@@ -53,8 +53,9 @@ def load_int4_(
     if not isinstance(model, nn.Module):
         raise ParameterError(_NAME, "model", model, "an nn.Module")
     tensors, said = _read(checkpoint)
-    format = format or (None if said is None else _format_of(said))
-    if format not in TENSORS:
+    if format is None and said is not None:
+        format = _format_of(said)
+    if format is None or format not in TENSORS:
         raise ParameterError(_NAME, "format", format, listed(list(TENSORS)))
     made: dict[str, dict[str, Tensor]] = {}
     linears = {name: each for name, each in model.named_modules() if type(each) is nn.Linear}

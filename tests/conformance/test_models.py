@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
+import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -147,6 +151,32 @@ def test_a_wrong_quantised_step_is_found(wrong):
     candidate = steps.Candidate("portable", quantized.Portable, scheme=wrong())
     (found,) = measure.step_entry(*small, [candidate], CPU)["candidates"]
     assert found["state"] == "Fail" and "against float32, torch's own" in found["message"]
+
+
+def test_a_graph_keeps_what_its_call_holds(monkeypatch):
+    """2026-11-27: quantised weights were freed before the replays, which was an illegal memory access."""
+
+    class Graph:
+        def replay(self):
+            assert alive() is not None
+
+    def nothing(*_):
+        return contextlib.nullcontext()
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    for name, fake in {
+        "Stream": lambda: stream, "current_stream": lambda: stream, "stream": nothing, "graph": nothing,
+        "CUDAGraph": Graph,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, fake)
+
+    def made():
+        weight = torch.ones(3)
+        return weakref.ref(weight), measure.graphed(lambda: weight.sum())
+
+    alive, replay = made()
+    gc.collect()
+    assert replay() == 3
 
 
 def test_a_training_step_has_no_quantised_candidate():

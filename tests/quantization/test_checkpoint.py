@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ class Tiny(nn.Module):
         return self.head(self.down(self.up(self.embedding(tokens))))
 
 
-def words(numbers, order=range(8)):
+def words(numbers: torch.Tensor, order: Sequence[int] = range(8)) -> torch.Tensor:
     """int32 along the last axis: nibble i holds number order[i] of 8."""
     found = torch.zeros(*numbers.shape[:-1], numbers.shape[-1] // 8, dtype=torch.int64)
     for at, place in enumerate(order):
@@ -150,13 +151,13 @@ def test_a_folder_says_its_format(format, tmp_path):
 
 def test_a_bias_of_zeros_that_the_model_lacks_is_left_out():
     model = Tiny()
-    model.up.bias = None
+    model.up.register_parameter("bias", None)
     tensors, _ = checkpoint("gptq", Tiny())
     tensors["up.bias"] = torch.zeros(N)
     load_int4_(model, tensors, "gptq")
     assert model.up.bias is None
     model = Tiny()
-    model.up.bias = None
+    model.up.register_parameter("bias", None)
     tensors["up.bias"][3] = 1.0
     with pytest.raises(errors.ArgumentError, match=r"up\.bias.*in the checkpoint"):
         load_int4_(model, tensors, "gptq")
