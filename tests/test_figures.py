@@ -68,6 +68,9 @@ def test_the_record_is_of_a_gpu_and_conforms():
     assert {each["state"] for each in RECORD["results"]} <= {"Pass", "NotSupported"}
     (row,) = (line for line in readme.splitlines() if line.startswith("| NVIDIA H200"))
     assert f"{record.tally(RECORD)}: " in row
+    since = record.read(ROOT / "conformance/results/h200/core-since.json.gz")
+    assert record.conforming(since) and since["header"]["complete"] and since["header"]["dirty"] is False
+    assert f"{record.tally(since)} (`core-since.json.gz`)" in row
 
 
 def test_the_h100_s_row_is_the_record_s():
