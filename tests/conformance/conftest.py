@@ -1,14 +1,26 @@
-"""The toy op on the CPU backend, its folder on the search path."""
+"""The toy op on the CPU backend, its folder on the search path; the process's device put back."""
 
 from __future__ import annotations
+
+import os
+from unittest import mock
 
 import pytest
 
 from portable.dispatch import dispatcher
+from portable.runtime import detect
 from portable.spec import registry
 from tests.op_folders import fresh
 
 from . import toy_norm
+
+
+@pytest.fixture
+def device_of_command():
+    """A command makes its device the process's, by variables that other programs get too: put back."""
+    with mock.patch.dict(os.environ):
+        yield
+    detect.reset()
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 import torch
@@ -31,7 +29,6 @@ from portable.conformance.models.model import Model
 from portable.conformance.perf import libraries, sustained, timing
 from portable.conformance.records.schema import RecordError
 from portable.conformance.report import models as page
-from portable.runtime import detect
 
 CPU = torch.device("cpu")
 TORCH = steps.CANDIDATES["torch"]
@@ -259,16 +256,8 @@ def made(*candidates):
     return {"schema": 1, "kind": "models", "header": HEADER, "steps": [step]}
 
 
-@pytest.fixture
-def emulated():
-    """A command makes its device the process's, by variables that other programs get too."""
-    with mock.patch.dict(os.environ):
-        yield
-    detect.reset()
-
-
 @pytest.mark.slow
-def test_a_step_is_timed_by_the_model_of_an_emulated_gpu(emulated, tmp_path, capsys):
+def test_a_step_is_timed_by_the_model_of_an_emulated_gpu(device_of_command, tmp_path, capsys):
     file, html = tmp_path / "m.json", tmp_path / "m.html"
     chosen = ["--models", "llama", "--steps", "train", "--tiny", "--record", str(file), "--html", str(html)]
     assert cli.main(["models", "--device", "rocm:gfx942", "--modelled", *chosen]) == 0
@@ -285,7 +274,7 @@ def test_a_step_is_timed_by_the_model_of_an_emulated_gpu(emulated, tmp_path, cap
     assert "Modelled" in html.read_text()
 
 
-def test_a_device_without_a_timing_model_says_so(emulated, capsys):
+def test_a_device_without_a_timing_model_says_so(device_of_command, capsys):
     assert cli.main(["models", "--device", "cpu", "--modelled", "--models", "llama"]) == 2
     assert "has no timing model" in capsys.readouterr().err
 

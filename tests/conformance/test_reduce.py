@@ -20,6 +20,8 @@ from portable.spec import registry
 
 from .mutants import catalogue, hunt
 
+pytestmark = pytest.mark.usefixtures("device_of_command")
+
 ENOUGH = Limits(400, 120.0)
 
 
