@@ -10,7 +10,7 @@ from typing import Any
 
 from portable.conformance.cases.case import Case
 from portable.conformance.execute.result import Result
-from portable.conformance.judge import two_roundings
+from portable.conformance.judge import double_rounding
 from portable.conformance.judge.reference import MaterializedCase
 from portable.conformance.states import NOT_JUDGED
 from portable.conformance.text import kind
@@ -75,5 +75,5 @@ class Notes(dict[str, str]):
         self._seen.add(key)
         several = returned if isinstance(returned, tuple) else (returned,)
         outputs = dict(zip(materialized.spec.outputs, several, strict=False))
-        if found := two_roundings.explain(materialized, outputs):
+        if found := double_rounding.explain(materialized, outputs):
             self[result.case.id] = found

@@ -11,7 +11,7 @@ from portable.conformance import text
 from portable.conformance.cases.case import parse
 from portable.conformance.checker.hints import FEWEST, float64_alone
 from portable.conformance.execute.result import Result
-from portable.conformance.judge import reference, two_roundings
+from portable.conformance.judge import double_rounding, reference
 from portable.spec import registry
 
 from .check_norm import NORM, judged, norm, zeros
@@ -129,7 +129,7 @@ def explained(types: str, **how) -> tuple[str, str]:
     spec = registry.spec("rms_norm")
     made = reference.materialize(parse(NORM.replace("float32", types), spec), spec)
     y = stepwise(made.inputs["x"].tensor, made.inputs["weight"].tensor, **how)
-    return made.expected["y"].judge(y, True).state, two_roundings.explain(made, {"y": y})
+    return made.expected["y"].judge(y, True).state, double_rounding.explain(made, {"y": y})
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_one_element_that_the_rounding_does_not_give_is_enough_to_say_nothing():
     spec = registry.spec("rms_norm")
     made = reference.materialize(parse(NORM, spec), spec)
     y = stepwise(made.inputs["x"].tensor, made.inputs["weight"].tensor, last=HALF)
-    assert two_roundings.explain(made, {"y": y})
+    assert double_rounding.explain(made, {"y": y})
     y[0, 0, 7] *= 1.02
-    assert not two_roundings.explain(made, {"y": y})
+    assert not double_rounding.explain(made, {"y": y})
 
 
 def test_a_rounding_is_said_once_for_each_kind_in_the_report():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import portable
@@ -134,7 +135,6 @@ CONFIGS = {
 
 @pytest.mark.parametrize("format", CONFIGS)
 def test_a_folder_says_its_format(format, tmp_path):
-    save_file = pytest.importorskip("safetensors.torch").save_file
     tensors, w = checkpoint(format, Tiny())
     names = sorted(tensors)
     for part, chosen in enumerate((names[::2], names[1::2])):
@@ -204,7 +204,6 @@ def test_what_does_not_fit_is_a_sentence_and_changes_nothing(said, tensors, form
     ],
 )  # fmt: skip
 def test_a_format_that_is_not_taken_is_named(said, config, tmp_path):
-    save_file = pytest.importorskip("safetensors.torch").save_file
     save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
     with pytest.raises(errors.ParameterError, match=said):
@@ -220,9 +219,11 @@ def test_no_folder_is_a_sentence(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize("format", ["gptq", "awq", "compressed-tensors"])
 def test_a_llama_of_transformers_computes_what_its_checkpoint_says(format, tmp_path):
-    transformers = pytest.importorskip("transformers")
+    import transformers  # 2 s, for this test alone
+
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, vocab_size=100, max_position_embeddings=64,
@@ -246,15 +247,15 @@ def test_a_llama_of_transformers_computes_what_its_checkpoint_says(format, tmp_p
             assert made.zero_point is not None
             zero = made.zero_point[..., None].double()
             linear.weight.data = ((code - zero) * made.scale[..., None]).flatten(1).float()
-    pytest.importorskip("safetensors.torch").save_file(
-        {name: each.clone() for name, each in tensors.items()}, tmp_path / "model.safetensors"
-    )
-    config.quantization_config = CONFIGS[format]
-    config.save_pretrained(tmp_path)
-    del config.quantization_config
+    save_file({name: each.clone() for name, each in tensors.items()}, tmp_path / "model.safetensors")
+    said = config.to_dict() | {"quantization_config": CONFIGS[format]}
+    (tmp_path / "config.json").write_text(json.dumps(said))
     model = transformers.LlamaForCausalLM(config)
     load_int4_(model, tmp_path)
     tokens = torch.randint(100, (2, 9))
     with torch.no_grad():
         torch.testing.assert_close(model(tokens).logits, plain(tokens).logits, rtol=1e-4, atol=1e-4)
-    assert type(model.lm_head) is nn.Linear and type(model.model.layers[1].mlp.down_proj) is QuantizedLinear
+    assert (
+        type(model.lm_head) is nn.Linear
+        and type(model.get_submodule("model.layers.1.mlp.down_proj")) is QuantizedLinear
+    )

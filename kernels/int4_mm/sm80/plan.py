@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from portable import dtypes
 from portable.kernels.matmul.launch_args import size_class
+from portable.kernels.scaled_mm.problem import pointer
 from portable.layout import ceil_div, rows
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
@@ -108,7 +109,7 @@ def few_rows(call: Call) -> Plan | Rejected:
         *_values(call, "scale"),
         *_values(call, "zero_point"),
         *_values(call, "offset"),
-        ("bias", Pointer("bias") if call.has("bias") else Scalar("i64", 0)),
+        ("bias", pointer(call, "bias")),
         ("y", Pointer("y")),
         *((name, Scalar("i32", value)) for name, value in counts.items()),
     )
@@ -170,8 +171,6 @@ def _of_more(N: int, held: Held, multiprocessors: int) -> Tile:
 def _values(call: Call, name: str) -> tuple[tuple[str, Argument], ...]:
     """A pointer and both strides; zeros where the tensor is absent."""
     short = name.removesuffix("_point")
-    if not call.has(name):
-        return tuple((each, Scalar("i64", 0)) for each in (name, f"{short}_row", f"{short}_col"))
-    row, col = call[name].strides
+    row, col = call[name].strides if call.has(name) else (0, 0)
     strides = (f"{short}_row", Scalar("i64", row)), (f"{short}_col", Scalar("i64", col))
-    return ((name, Pointer(name)), *strides)
+    return ((name, pointer(call, name)), *strides)

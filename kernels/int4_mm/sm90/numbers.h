@@ -1,4 +1,5 @@
-// Exact 16-bit numbers of codes of 4 bits less their zero points: a code in the last bits of a power of two's mantissa is
+// Exact 16-bit numbers of codes of 4 bits less their zero points (int4 to bf16 or fp16, what mixed-input GEMMs call the
+// conversion or dequantisation of the narrow operand): a code in the last bits of a power of two's mantissa is
 // that power plus the code (Kim et al., "Who Says Elephants Can't Run"), and one packed subtraction leaves the number.
 #pragma once
 

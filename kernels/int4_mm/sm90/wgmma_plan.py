@@ -168,12 +168,8 @@ def _unfit(call: Call, M: int, N: int, K: int, group: int) -> Rejected | None:
         if call[name].alignment < 16:
             return Rejected(f"TMA needs a base aligned to 16 bytes; that of {name} is not")
     for name in filter(call.has, _OF_GROUPS):
-        if (
-            sum(
-                (size - 1) * stride for size, stride in zip(call[name].shape, call[name].strides, strict=True)
-            )
-            >= 2**31
-        ):
+        (lines, groups), (row, col) = call[name].shape, call[name].strides
+        if (lines - 1) * row + (groups - 1) * col >= 2**31:
             return Rejected(f"places in {name} exceed 32 bits")
     if N % 8:
         return Rejected(f"TMA stores y in rows of 16-byte multiples; N = {N} is no multiple of 8")

@@ -1,4 +1,4 @@
-"""Whether wrong results are just what one rounding too many gives: of a result, or of a step before it.
+"""Double rounding: whether wrong results are just what one rounding too many gives, of a result or of a step.
 
 A result that went through bfloat16 on its way to float32, or through float16 on its way to bfloat16, is off
 by what that rounding loses and by nothing else. So is one whose kernel stored a step in 16 bits (the
