@@ -10,6 +10,9 @@
 // first steps of k, so that the epilogue overlaps the main loop; the last tile is staged in the pipeline's stages,
 // which are free by then.
 //
+// A tile that would reach beyond the last column starts at `last_col` instead, so that no line outside b is loaded; the
+// columns that two tiles compute are stored twice, with the same bits.
+//
 // N tail: with N_TAIL, columns that do not fill a tile of TILE_N make narrow tiles of N_TAIL columns. They come last,
 // on the blocks from `first_n_tail` on, without multicast.
 //
@@ -77,10 +80,11 @@ struct TileScheduler {
     uint32_t tiles, splitk_tiles, n_tails;  // clusters of whole and of split-K tiles, and narrow tiles
     int k_splits;                    // of each split-K tile
     int first_n_tail;                  // the first block with tiles of the N tail
+    int last_col;                    // no other tile starts at a later column
     Sizes whole;                     // the product without the N tail
 
-    DEVICE TileScheduler(const Sizes& s, int first, uint32_t undivided, int k_splits)
-        : splitk_tiles(0), k_splits(k_splits), first_n_tail(first), whole(s) {
+    DEVICE TileScheduler(const Sizes& s, int first, int last_col, uint32_t undivided, int k_splits)
+        : splitk_tiles(0), k_splits(k_splits), first_n_tail(first), last_col(last_col), whole(s) {
         if (N_TAIL) whole.n = s.n / CLUSTER_TILE_N * CLUSTER_TILE_N;
         const uint32_t batches = static_cast<uint32_t>(s.inner_batches) * s.outer_batches;
         const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + CLUSTER_TILE_M - 1) / CLUSTER_TILE_M;
@@ -109,7 +113,8 @@ DEVICE ClusterPosition cluster_position() {
     return {rank % CLUSTER_M, rank / CLUSTER_M};
 }
 
-DEVICE Tile tile_of(uint32_t index, ClusterPosition me, const Sizes& s) {
+DEVICE Tile tile_of(uint32_t index, ClusterPosition me, const TileScheduler& work) {
+    const Sizes& s = work.whole;
     Tile tile;
     if (NON_PERSISTENT) {
         const int batch = blockIdx.z;
@@ -121,6 +126,7 @@ DEVICE Tile tile_of(uint32_t index, ClusterPosition me, const Sizes& s) {
     }
     tile.row += me.m * TILE_M;
     tile.col += me.n * C_TILE_N;
+    tile.col = min(tile.col, work.last_col);
     return tile;
 }
 
@@ -228,10 +234,10 @@ DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, c
     if (SPLITK) {
         const KRange range(work.k_splits, steps);
         if (range.tile < work.splitk_tiles)
-            load_tile(tile_of(work.tiles + range.tile, me, work.whole), range.first, range.last);
+            load_tile(tile_of(work.tiles + range.tile, me, work), range.first, range.last);
     }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
-        load_tile(tile_of(index, me, work.whole), 0, steps);
+        load_tile(tile_of(index, me, work), 0, steps);
         if (NON_PERSISTENT) return;
     }
     for (uint32_t index = blockIdx.x - work.first_n_tail; index < work.n_tails;
@@ -373,7 +379,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
             release<false>(used, me);
             used = now;
         };
-        const Tile tile = tile_of(index, me, work.whole);
+        const Tile tile = tile_of(index, me, work);
         const uint32_t pair = bias_pair<TILE_N>(bias, tile.col, s.n);
         int step = 1;
         if (!NON_PERSISTENT) {
@@ -453,7 +459,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
     const __grid_constant__ TensorMap map_z,
 #endif
 #endif
-    const T* bias, T* c, Z_PARAMETER(T) PARTIALS_PARAMETER int first_n_tail, SIZES_PARAMETERS) {
+    const T* bias, T* c, Z_PARAMETER(T) PARTIALS_PARAMETER int first_n_tail, int last_col, SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
     // The swizzle repeats every 1024 bytes of the address.
@@ -500,7 +506,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
         named_barrier_sync(7, THREADS);
     }
 
-    const TileScheduler work(s, first_n_tail, SPLITK_ARGUMENTS);
+    const TileScheduler work(s, first_n_tail, last_col, SPLITK_ARGUMENTS);
     if (thread_x() >= CONSUMER_THREADS) {
         if (CONSUMERS > 1) setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (is_producer) producer_loop(pipe, maps, s, work);

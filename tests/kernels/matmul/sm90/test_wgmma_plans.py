@@ -157,6 +157,54 @@ def test_few_columns_are_rows_of_a_flipped_product(k_major):
     assert (args["m"].value, args["n"].value, args["map_b"].tensor) == (104, 8192, "a")
 
 
+NOWHERE = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("b", "config", "last"),
+    [
+        (half(3000, 512).mT, {"TILE_N": 192}, 3000 - 192),
+        (
+            half(512, 3000),
+            {"TILE_N": 192},
+            3000 - 192,
+        ),  # lines at multiples of 16 bytes: some start in sectors
+        (half(512, 3008)[:, :3000], {"TILE_N": 192}, NOWHERE),  # none does, and none is to
+        (half(512, 3008), {"TILE_N": 192}, 3008 - 192),
+        (half(3001, 512).mT, {"TILE_N": 192}, NOWHERE),  # threads store c
+        (half(136, 512).mT, {"TILE_N": 192}, NOWHERE),  # a single tile
+        (half(3136, 512).mT, {"TILE_N": 256, "N_TAIL": 64}, NOWHERE),
+    ],
+)
+def test_the_last_tile_ends_at_the_last_column(b, config, last):
+    """Lines of a box outside b take TMA longer than those within: 1520^3 was 10 % slower with them."""
+    launch = launch_of(wgmma_plan.plan(replace(make_call(half(1000, 512), b), config=config)))
+    args: dict[str, Any] = dict(launch.args)
+    assert args["last_col"].value == last
+    if last != NOWHERE:  # every column has a tile
+        starts = {min(col, last) for col in range(0, b.shape[1], config["TILE_N"])}
+        assert {col + i for col in starts for i in range(config["TILE_N"])} == set(range(b.shape[1]))
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "K", "k_major", "tile", "swapped"),
+    [
+        (3000, 3000, 3000, True, (128, 192, 2, 1), False),  # of torch 1.00; 192x192 0.94
+        (3000, 3000, 3000, False, (128, 192, 2, 1), False),  # 1.02; 192x192 0.98
+        (4000, 12000, 5000, True, (128, 192, 2, 1), True),  # 1.02; upright 128x256 0.96
+        (5000, 5000, 5000, False, (128, 224, 2, 1), True),  # 1.00; upright 128x256 0.87
+        (5000, 5000, 5000, True, (128, 224, 2, 1), False),
+        (384, 4096, 4096, True, (128, 96, 1, 1), False),  # few rows are slower swapped
+    ],
+)
+def test_lines_inside_sectors_and_waves_decide_the_tile(M, N, K, k_major, tile, swapped):
+    """Measured 2026-11-27."""
+    launch = launch_of(wgmma_plan.plan(make_call(half(M, K), half(N, K).mT if k_major else half(K, N))))
+    defines: dict[str, Any] = dict(native_kernel(launch).defines)
+    assert tuple(defines[name] for name in ("TILE_M", "TILE_N", "CLUSTER_M", "CLUSTER_N")) == tile
+    assert defines["C_COL_MAJOR"] == swapped
+
+
 def test_an_n_tail_that_does_not_fit_is_refused():
     call = replace(make_call(half(4096, 512), half(512, 4224)), config={"TILE_N": 256, "N_TAIL": 64})
     answer = wgmma_plan.plan(call)
