@@ -107,13 +107,14 @@ def matmul_descriptors(
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, STEPS: tl.constexpr,
     BATCHED: tl.constexpr, ACTIVATION: tl.constexpr, EPILOGUE_SUBTILE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PDL: tl.constexpr, GATED: tl.constexpr,
+    PDL: tl.constexpr, GATED: tl.constexpr, CLAMP_M: tl.constexpr, CLAMP_N: tl.constexpr,
 ):  # fmt: skip
     """c = activation(a @ b + bias), or, GATED, activation(a @ gate) * (a @ up), b's two matrices along its
     outer dimension: where b's rows are contiguous, one load brings both and one dot multiplies both. A_UNIT
     and B_UNIT name the index with unit stride; the bits of STEPS, from the lowest, say whether a has an outer
     and an inner batch stride, then b. With k_splits > 1 (split-K), matrix s of c is the product over the s-th
-    `k_per_split` of K."""
+    `k_per_split` of K. CLAMP_M, CLAMP_N: a tile that would reach beyond the last row or column starts
+    earlier, so that it ends there; what two tiles compute they store with the same bits."""
     enter_pdl(PDL)
     GATE_BESIDE_UP: tl.constexpr = GATED and B_UNIT == "row"
     A_OUTER: tl.constexpr = STEPS % 2
@@ -129,6 +130,10 @@ def matmul_descriptors(
             inner = tile // tiles % inner_batch
             tile = tile % tiles
         start_m, start_n = tile_starts(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        if CLAMP_M:
+            start_m = tl.minimum(start_m, M - BLOCK_M)
+        if CLAMP_N:
+            start_n = tl.minimum(start_n, N - BLOCK_N)
         total = tl.zeros((BLOCK_M, 2 * BLOCK_N if GATE_BESIDE_UP else BLOCK_N), dtype=tl.float32)
         if GATED and not GATE_BESIDE_UP:
             total_up = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
@@ -319,6 +324,10 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
         ("GATED", problem.gated),
+        # Lines outside an operand take TMA longer than those inside it. 2026-11-27, H200, 72x4096x4096: in
+        # tiles of 64 rows 13.7 us, in one of 128 22.0; 4000x12000x5000 with a K-major b 1.7 % faster.
+        ("CLAMP_M", a.unit_stride == "col" and block_m < M and M % block_m > 0),
+        ("CLAMP_N", b.unit_stride == "row" and block_n < N and N % block_n > 0),
     ]
     warps, stages = config["num_warps"], config["num_stages"]
     kernel = TritonKernel(matmul_descriptors, tuple(constants), warps, stages)
