@@ -151,11 +151,11 @@ def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
     return tuple(tile.filling(device) for tile in tiles)
 
 
-# Clocks per 128-byte row that arrives at a multiprocessor, and of one of an operand whose rows start inside
-# sectors of L2 (those that start at sectors are no slower). 2026-11-27: of 15 to 30 tiles timed at each of 18
-# sizes, 2.6 to 3.5 choose within 1.5 % of the fastest; 4.7 is 4 to 15 % behind it at 3000^3, 5000^3 nn and
-# 4000x12000x5000 nt.
-_LINE, _UNALIGNED_LINE = 2.06, 3.4
+# Clocks per 128-byte row that arrives at a multiprocessor, and of one that starts inside a sector of L2
+# (1000^3, 3000^3, 1111x2222x3336). 2026-11-27: those that start at sectors are no slower; with tiles chosen
+# so, 1200^3 is 9 % and 1520^3 5 % faster, 8192x8192x2000 1.5 % slower. With 3.4 in the place of 4.7, which is
+# nearer at 3000^3, 5000^3 nn and 4000x12000x5000 nt, 6000x9000x3000 tt is 16 % and 4104x4104x4096 15 % slower.
+_LINE, _UNALIGNED_LINE = 2.06, 4.7
 # 128-byte rows per clock: of L2, those it gives to all multiprocessors and those it takes from memory; of
 # memory. 2026-11-22: 128x8192x8192 in tiles of 64x128 42.5 us, in 2x1 clusters, which load two thirds as
 # much, 37.
@@ -173,10 +173,6 @@ _ONE_WAVE = 1.1
 _NOT_64 = 1.02
 # A product with A and B swapped must take at most this share of the time without.
 _SWAP_AB = 0.95
-# With a K-major b, any TILE_N is allowed either way and only the waves differ, as they do where M and N are
-# larger than this. 2026-11-27, 4000x12000x5000: 128x192 swapped 1.06 times as fast as 128x256. (384x4096x4096
-# is slower swapped, whatever its waves.)
-_SWAP_K_MAJOR = 2048
 # 2026-11-22: 8192x128x8192 40.4 us, with A and B swapped 37.3.
 _FEW_COLUMNS = 128
 # Raster groups are smaller where K is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 % faster, 512 2
@@ -329,7 +325,7 @@ def _maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
     if not problem.transposable or not c_by_tma(problem) or problem.N <= 64 or call.config.get("TILE_N"):
         return problem, tile
     few = few_columns(problem)
-    if problem.b.unit_stride == "row" and not few and min(problem.M, problem.N) <= _SWAP_K_MAJOR:
+    if problem.b.unit_stride == "row" and not few:
         return problem, tile
     other = problem.transposed()
     swapped = wgmma_tile(other, call.device, call.config)

@@ -164,11 +164,8 @@ NOWHERE = 2**31 - 1
     ("b", "config", "last"),
     [
         (half(3000, 512).mT, {"TILE_N": 192}, 3000 - 192),
-        (
-            half(512, 3000),
-            {"TILE_N": 192},
-            3000 - 192,
-        ),  # lines at multiples of 16 bytes: some start in sectors
+        # Lines at multiples of 16 bytes: some start in sectors.
+        (half(512, 3000), {"TILE_N": 192}, 3000 - 192),
         (half(512, 3008)[:, :3000], {"TILE_N": 192}, NOWHERE),  # none does, and none is to
         (half(512, 3008), {"TILE_N": 192}, 3008 - 192),
         (half(3001, 512).mT, {"TILE_N": 192}, NOWHERE),  # threads store c
@@ -184,25 +181,6 @@ def test_the_last_tile_ends_at_the_last_column(b, config, last):
     if last != NOWHERE:  # every column has a tile
         starts = {min(col, last) for col in range(0, b.shape[1], config["TILE_N"])}
         assert {col + i for col in starts for i in range(config["TILE_N"])} == set(range(b.shape[1]))
-
-
-@pytest.mark.parametrize(
-    ("M", "N", "K", "k_major", "tile", "swapped"),
-    [
-        (3000, 3000, 3000, True, (128, 192, 2, 1), False),  # of torch 1.00; 192x192 0.94
-        (3000, 3000, 3000, False, (128, 192, 2, 1), False),  # 1.02; 192x192 0.98
-        (4000, 12000, 5000, True, (128, 192, 2, 1), True),  # 1.02; upright 128x256 0.96
-        (5000, 5000, 5000, False, (128, 224, 2, 1), True),  # 1.00; upright 128x256 0.87
-        (5000, 5000, 5000, True, (128, 224, 2, 1), False),
-        (384, 4096, 4096, True, (128, 96, 1, 1), False),  # few rows are slower swapped
-    ],
-)
-def test_lines_inside_sectors_and_waves_decide_the_tile(M, N, K, k_major, tile, swapped):
-    """Measured 2026-11-27."""
-    launch = launch_of(wgmma_plan.plan(make_call(half(M, K), half(N, K).mT if k_major else half(K, N))))
-    defines: dict[str, Any] = dict(native_kernel(launch).defines)
-    assert tuple(defines[name] for name in ("TILE_M", "TILE_N", "CLUSTER_M", "CLUSTER_N")) == tile
-    assert defines["C_COL_MAJOR"] == swapped
 
 
 def test_an_n_tail_that_does_not_fit_is_refused():
