@@ -154,7 +154,7 @@ def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
 # Clocks per 128-byte row that arrives at a multiprocessor, and of one that starts inside a sector of L2
 # (1000^3, 3000^3, 1111x2222x3336). 2026-11-27: those that start at sectors are no slower; with tiles chosen
 # so, 1200^3 is 9 % and 1520^3 5 % faster, 8192x8192x2000 1.5 % slower. With 3.4 in the place of 4.7, which is
-# nearer at 3000^3, 5000^3 nn and 4000x12000x5000 nt, 6000x9000x3000 tt is 16 % and 4104x4104x4096 15 % slower.
+# nearer at 3000^3, 5000^3 nn and 4000x12000x5000 nt, 6000x9000x3000 tt and 4104x4104x4096 are 15 % slower.
 _LINE, _UNALIGNED_LINE = 2.06, 4.7
 # 128-byte rows per clock: of L2, those it gives to all multiprocessors and those it takes from memory; of
 # memory. 2026-11-22: 128x8192x8192 in tiles of 64x128 42.5 us, in 2x1 clusters, which load two thirds as
