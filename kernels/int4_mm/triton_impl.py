@@ -50,21 +50,35 @@ def even_and_odd(
     enter_pdl(PDL)
     P = divisible(P, UNIT)
     row, group = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1).to(tl.int64)
-    in_m = (row < M)[:, None]
+    pair = tl.arange(0, BLOCK)
     x_ptrs = x_ptr + (row.to(tl.int64) * divisible(x_stride, UNIT))[:, None] + 2 * group * P
-    even_ptrs = halves_ptr + (row.to(tl.int64) * 2 * G * P)[:, None] + group * P
-    both, one = tl.arange(0, 2 * BLOCK)[None, :], tl.arange(0, BLOCK)[None, :]
+    even_ptrs = halves_ptr + (row.to(tl.int64) * 2 * G * P)[:, None] + group * P + pair[None, :]
+    odd_ptrs = even_ptrs + G.to(tl.int64) * P
     sums = tl.zeros((ROWS,), dtype=tl.float32)
     for start in range(0, P, BLOCK):
-        x = tl.load(x_ptrs + 2 * start + both, mask=in_m & (both < 2 * (P - start)), other=0.0)
-        even, odd = tl.split(tl.reshape(x, (ROWS, BLOCK, 2)))
-        inside = in_m & (one < P - start)
-        tl.store(even_ptrs + start + one, even, mask=inside)
-        tl.store(even_ptrs + G.to(tl.int64) * P + start + one, odd, mask=inside)
-        if sums_ptr is not None:
-            sums += tl.sum(x.to(tl.float32), axis=1)
+        inside = (row < M)[:, None] & (pair < P - start)[None, :]
+        even, odd = load_pairs(x_ptrs, start + pair[None, :], inside, UNIT > 1)
+        tl.store(even_ptrs + start, even, mask=inside)
+        tl.store(odd_ptrs + start, odd, mask=inside)
+        sums += tl.sum(even.to(tl.float32) + odd.to(tl.float32), axis=1)
     if sums_ptr is not None:
         tl.store(sums_ptr + row.to(tl.int64) * G + group, sums, mask=row < M)
+
+
+@triton.jit
+def load_pairs(x_ptrs, pair, inside, ALIGNED: tl.constexpr):
+    """Both numbers of each pair, in one load where pairs are aligned; 0 where not inside."""
+    dtype: tl.constexpr = x_ptrs.dtype.element_ty
+    if ALIGNED:
+        BITS: tl.constexpr = dtype.primitive_bitwidth  # pyright: ignore[reportAttributeAccessIssue]
+        WORD: tl.constexpr = tl.int32 if BITS == 16 else tl.int64
+        HALF: tl.constexpr = tl.int16 if BITS == 16 else tl.int32
+        words = tl.load(x_ptrs.to(tl.pointer_type(WORD), bitcast=True) + pair, mask=inside, other=0)
+        even, odd = words.to(HALF), (words >> BITS).to(HALF)
+        return even.to(dtype, bitcast=True), odd.to(dtype, bitcast=True)
+    else:
+        even = tl.load(x_ptrs + 2 * pair, mask=inside, other=0.0)
+        return even, tl.load(x_ptrs + 2 * pair + 1, mask=inside, other=0.0)
 
 
 @triton.jit
