@@ -30,7 +30,7 @@ from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scala
 FEW = 16
 """Rows that the kernel of few rows takes: those of one matrix instruction."""
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
-SPLITS, LEAST_STEPS, PROGRAMS = 32, 4, 4
+SPLITS, LEAST_STEPS, PROGRAMS = 32, 4, 8
 """Parts along k at most; steps along k of each at least; programs for each multiprocessor that are wanted."""
 REDUCED = 256
 """Sums that a program of the last launch finishes."""
@@ -71,8 +71,8 @@ def load_pairs(x_ptrs, pair, inside, ALIGNED: tl.constexpr):
     dtype: tl.constexpr = x_ptrs.dtype.element_ty
     if ALIGNED:
         BITS: tl.constexpr = dtype.primitive_bitwidth  # pyright: ignore[reportAttributeAccessIssue]
-        WORD: tl.constexpr = tl.int32 if BITS == 16 else tl.int64
-        HALF: tl.constexpr = tl.int16 if BITS == 16 else tl.int32
+        WORD = tl.int32 if BITS == 16 else tl.int64
+        HALF = tl.int16 if BITS == 16 else tl.int32
         words = tl.load(x_ptrs.to(tl.pointer_type(WORD), bitcast=True) + pair, mask=inside, other=0)
         even, odd = words.to(HALF), (words >> BITS).to(HALF)
         return even.to(dtype, bitcast=True), odd.to(dtype, bitcast=True)
@@ -148,8 +148,10 @@ def group_sums(
         total += part * scale[:, None]
     if o_ptr is not None:  # of the groups that begin in these steps
         of_group = tl.maximum(blocks, 1)
+        o_ptrs += tl.cdiv(first, of_group).to(tl.int64) * o_col  # pyright: ignore[reportAttributeAccessIssue]
         for begun in range(tl.cdiv(first, of_group), tl.cdiv(last, of_group)):
-            offset = tl.load(o_ptrs + begun.to(tl.int64) * o_col, mask=in_n, other=0.0).to(tl.float32)
+            offset = tl.load(o_ptrs, mask=in_n, other=0.0).to(tl.float32)
+            o_ptrs += o_col
             sums = tl.load(sums_ptrs + begun, mask=in_m, other=0.0)
             total += offset[:, None] * sums[None, :]
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 from tests.kernels.plan_parts import accepted, constants, defines, launch_of, planner, reason, scalar
 
 H200 = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
-TILES = {"BLOCK_M": 16, "BLOCK_N": 16, "GROUP_M": 8, "num_stages": 2}
+TILES: dict[str, Any] = {"BLOCK_M": 16, "BLOCK_N": 16, "GROUP_M": 8, "num_stages": 2}
 
 
 def drawn(rows=(3,), n=20, k=128, groups=4, dtype=torch.float32, scales=None):
