@@ -10,6 +10,7 @@ from typing import NamedTuple
 from portable import dtypes
 from portable.kernels.int4_mm.reference import ZERO_POINT
 from portable.kernels.matmul.launch_args import ACTIVATIONS, GROUP_M, MAX_EXTENT, MAX_TILES, ceil
+from portable.kernels.matmul.sm90.splitk_plan import even_occupancy
 from portable.kernels.scaled_mm.problem import pointer
 from portable.layout import rows
 from portable.plan import (
@@ -173,6 +174,7 @@ def _planned(call: Call, chosen: _Tiles) -> Plan | Rejected:
 def _reduction(call: Call, chosen: _Tiles) -> Launch:
     """The product is y.T there, as in wgmma.cu, whose first parts hold the bias."""
     M, N, K, _ = _sizes(call)
+    grid = (chosen.tiles, _TILE_N * chosen.rows // 4 // _REDUCE_THREADS, 1)
     kernel = NativeKernel(
         _REDUCE_SOURCE,
         "matmul_splitk_reduce",
@@ -189,6 +191,7 @@ def _reduction(call: Call, chosen: _Tiles) -> Launch:
             ("BIAS", 0),
             ("ACTIVATION", ACTIVATIONS[None]),
         ),
+        shared=even_occupancy(grid[0] * grid[1], call.device),
         pdl=True,
     )
     counts = {
@@ -209,7 +212,6 @@ def _reduction(call: Call, chosen: _Tiles) -> Launch:
         *((name, Scalar("i32", value)) for name, value in counts.items()),
         *((name, Scalar("i64", value)) for name, value in steps.items()),
     )
-    grid = (chosen.tiles, _TILE_N * chosen.rows // 4 // _REDUCE_THREADS, 1)
     return Launch(kernel, grid, args)
 
 
