@@ -13,7 +13,7 @@ from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
 from tests.kernels._lib.test_pdl import instructions
-from tests.kernels.plan_parts import arguments_of, launch_of, scalar
+from tests.kernels.plan_parts import arguments_of, launch_of, native_kernel, scalar
 
 HOPPER = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
 EXTRAS = {"zero_point": "uint8", "offset": "bfloat16", "bias": "bfloat16"}
@@ -126,7 +126,7 @@ def test_k_is_shared_where_tiles_do_not_fill_the_gpu(rows, n, groups, half, part
     assert isinstance(plan, Plan)
     product, *reduction = plan.launches
     assert (scalar(product, "k_splits"), scalar(product, "split_stages")) == (parts, stages)
-    tiles = -(-n // 128) * -(-rows // int(dict(product.kernel.defines)["TILE_M"]))
+    tiles = -(-n // 128) * -(-rows // int(dict(native_kernel(product).defines)["TILE_M"]))
     assert scalar(product, "tiles") == tiles * parts and product.grid == (min(tiles * parts, 132), 1, 1)
     assert (parts - 1) * stages * 256 < 2 * groups * half <= parts * stages * 256  # every part has some
     assert len(reduction) == len(plan.workspaces) == (parts > 1)
