@@ -6,6 +6,7 @@ format's own error is not in it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -53,6 +54,17 @@ class Int4(Scheme):
         return x
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Activations in codes (..., K), with a scale for each row (..., 1)."""
+
+    codes: Tensor
+    scale: Tensor
+
+    def __getitem__(self, index: Any) -> Rows:
+        return Rows(self.codes[index], self.scale[index])
+
+
 class Fp8Rows(Scheme):
     """float8_e4m3fn with a scale for each row of activations and of weights."""
 
@@ -60,10 +72,12 @@ class Fp8Rows(Scheme):
         return portable.quantize_fp8(weight, "row")
 
     def product(self, x: Tensor, weight: Any) -> Tensor:
-        (q, scale), (codes, of_rows) = portable.quantize_fp8(x, "row"), weight
-        return portable.scaled_mm(
-            q, codes.t(), scale, "RowWise", of_rows.t(), "RowWise", output_dtype=x.dtype
-        )
+        return self.product_of(Rows(*portable.quantize_fp8(x, "row")), weight, x.dtype)
+
+    def product_of(self, x: Rows, weight: Any, dtype: torch.dtype) -> Tensor:
+        codes, scale = weight
+        recipe = "RowWise"
+        return portable.scaled_mm(x.codes, codes.t(), x.scale, recipe, scale.t(), recipe, output_dtype=dtype)
 
     def dequantized(self, weight: Any) -> Tensor:
         codes, scale = weight
@@ -100,12 +114,43 @@ class Portable(functions.Portable):
         self._scheme = scheme
         self._weights: dict[Tensor, Any] = {}  # by the tensor itself
 
+    def codes(self, weight: Tensor) -> Any:
+        """Those of a weight."""
+        if weight not in self._weights:
+            self._weights[weight] = self._scheme.weight(weight.detach())
+        return self._weights[weight]
+
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        codes = self._weights.get(weight)
-        if codes is None:
-            codes = self._weights[weight] = self._scheme.weight(weight.detach())
-        return self._scheme.product(x.flatten(0, -2), codes).unflatten(0, x.shape[:-1])
+        return self._scheme.product(x.flatten(0, -2), self.codes(weight)).unflatten(0, x.shape[:-1])
 
     def gated_mlp(self, x: Tensor, gate_up: Tensor, activation: str) -> Tensor:
         both = self.linear(x, gate_up)
         return portable.silu_and_mul(both) if activation == "silu" else portable.gelu_tanh_and_mul(both)
+
+
+class PortableFp8(Portable):
+    """The same in fp8: what a norm after an addition and what an activation makes is quantised in their
+    launch."""
+
+    _scheme: Fp8Rows
+
+    def linear(self, x: Tensor | Rows, weight: Tensor) -> Tensor:
+        if isinstance(x, Tensor):
+            return super().linear(x, weight)
+        flat = Rows(x.codes.flatten(0, -2), x.scale.flatten(0, -2))
+        made = self._scheme.product_of(flat, self.codes(weight), weight.dtype)
+        return made.unflatten(0, x.codes.shape[:-1])
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float
+    ) -> tuple[Any, Tensor]:
+        codes, scale, total = portable.fused_add_rms_norm_quant(
+            x, residual, weight, eps=eps, weight_offset=offset
+        )
+        return Rows(codes, scale), total
+
+    def gated_mlp(self, x: Tensor | Rows, gate_up: Tensor, activation: str) -> Any:
+        both = self.linear(x, gate_up)
+        if activation != "silu":
+            return portable.gelu_tanh_and_mul(both)
+        return Rows(*portable.silu_and_mul_quant(both))

@@ -52,7 +52,7 @@ CANDIDATES: Mapping[str, Candidate] = {
         Candidate("portable", functions.Portable),
         Candidate("portable.compile", functions.Portable, compiled=True),
         Candidate("portable.inductor", functions.TorchWithPass, compiled=True, inductor_pass=True),
-        Candidate("portable.fp8", quantized.Portable, scheme=quantized.Fp8Rows()),
+        Candidate("portable.fp8", quantized.PortableFp8, scheme=quantized.Fp8Rows()),
         Candidate("portable.int4", quantized.Portable, scheme=quantized.Int4()),
     )
 }

@@ -130,22 +130,25 @@ class NextZeroPoint(quantized.Int4):
 
 
 class TwiceTheScale(quantized.Fp8Rows):
-    def product(self, x, weight):
-        return super().product(x, (weight[0], 2 * weight[1]))
+    def product_of(self, x, weight, dtype):
+        return super().product_of(x, (weight[0], 2 * weight[1]), dtype)
 
 
+@pytest.mark.parametrize("model", ["llama", "gemma-2-9b"])
 @pytest.mark.parametrize("name", ["portable.int4", "portable.fp8"])
-def test_a_quantised_step_is_as_near_as_torchs_of_the_same_operands(name):
-    small = configs.tiny(configs.models()["llama"], configs.steps()["decode-1"])
+def test_a_quantised_step_is_as_near_as_torchs_of_the_same_operands(name, model):
+    small = configs.tiny(configs.models()[model], configs.steps()["decode-1"])
     wanted = [steps.CANDIDATES["portable"], steps.CANDIDATES[name]]
     found = measure.step_entry(*small, wanted, CPU)["candidates"]
     assert [(each["name"], each["state"]) for each in found] == [("portable", "Pass"), (name, "Pass")]
 
 
-@pytest.mark.parametrize("wrong", [NextZeroPoint, TwiceTheScale])
-def test_a_wrong_quantised_step_is_found(wrong):
+@pytest.mark.parametrize(
+    "functions, wrong", [(quantized.Portable, NextZeroPoint), (quantized.PortableFp8, TwiceTheScale)]
+)
+def test_a_wrong_quantised_step_is_found(functions, wrong):
     small = configs.tiny(configs.models()["llama"], configs.steps()["decode-1"])
-    candidate = steps.Candidate("portable", quantized.Portable, scheme=wrong())
+    candidate = steps.Candidate("portable", functions, scheme=wrong())
     (found,) = measure.step_entry(*small, [candidate], CPU)["candidates"]
     assert found["state"] == "Fail" and "against float32, torch's own" in found["message"]
 

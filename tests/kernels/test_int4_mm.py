@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 from tests.kernels.plan_parts import accepted, constants, defines, launch_of, planner, reason, scalar
 
 H200 = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
+TILES: dict[str, Any] = {"BLOCK_M": 16, "BLOCK_N": 16, "GROUP_M": 8, "num_stages": 2}
 
 
 def drawn(rows=(3,), n=20, k=128, groups=4, dtype=torch.float32, scales=None):
@@ -139,25 +141,35 @@ def _call(rows, n, groups, half, given=(), device=H200, **config):
 def test_few_rows_share_k_where_columns_do_not_fill_the_gpu():
     plan = triton_impl.few_rows(_call(1, 4096, 32, 64, SPLITS=0))
     assert isinstance(plan, Plan)
-    part, reduce = plan.launches
-    assert part.grid == (64, 4, 1) and reduce.grid == (16, 1, 1)
-    assert plan.workspaces[0].shape == (4, 1, 4096)
+    halves, part, reduce = plan.launches
+    assert halves.grid == (1, 32, 1) and part.grid == (64, 8, 1) and reduce.grid == (16, 1, 1)
+    assert {each.name: each.shape for each in plan.workspaces} == {
+        "halves": (1, 2, 2048),
+        "partial": (8, 1, 4096),
+    }
     whole = triton_impl.few_rows(_call(1, 65536, 32, 64, SPLITS=0))
     assert isinstance(whole, Plan)
-    (alone,) = whole.launches
+    _, alone = whole.launches
     assert alone.grid == (1024, 1, 1)
     more = triton_impl.few_rows(_call(16, 4096, 32, 64, SPLITS=0))
-    assert (
-        isinstance(more, Plan) and more.launches[0].grid == part.grid
-    )  # the parts do not depend on the rows, nor do a row's bits
+    # the parts do not depend on the rows, nor do a row's bits
+    assert isinstance(more, Plan) and more.launches[1].grid == part.grid
     refused = triton_impl.few_rows(_call(17, 4096, 32, 64, SPLITS=0))
     assert isinstance(refused, Rejected) and refused.reason == "17 rows: more than 16"
 
 
+def test_sums_of_x_are_made_where_there_are_offsets():
+    plan = accepted(triton_impl.many_rows(_call(64, 64, 2, 48, ("offset",), **TILES)))
+    assert [each.shape for each in plan.workspaces] == [(64, 2, 96), (64, 2)]
+    assert "sums_ptr" in dict(plan.launches[0].args) and "sums_ptr" in dict(plan.launches[1].args)
+    plan = accepted(triton_impl.many_rows(_call(64, 64, 2, 0, ("offset",), **TILES)))
+    assert len(plan.launches) == 1  # of no columns
+
+
 @pytest.mark.parametrize("half, block", [(16, 16), (32, 32), (64, 64), (48, 64), (1008, 64)])
 def test_steps_along_k_stay_within_a_group(half, block):
-    plan = triton_impl.many_rows(_call(64, 64, 2, half, BLOCK_M=16, BLOCK_N=16, GROUP_M=8, num_stages=2))
-    fixed = constants(launch_of(plan))
+    _, tile = accepted(triton_impl.many_rows(_call(64, 64, 2, half, **TILES))).launches
+    fixed = constants(tile)
     assert fixed["BLOCK_K"] == block
     assert fixed["WHOLE"] == (half == block) and fixed["EVEN"] == (half % block == 0)
 

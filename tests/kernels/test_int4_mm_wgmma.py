@@ -13,7 +13,7 @@ from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
 from tests.kernels._lib.test_pdl import instructions
-from tests.kernels.plan_parts import arguments_of, launch_of, scalar
+from tests.kernels.plan_parts import arguments_of, launch_of, native_kernel, scalar
 
 HOPPER = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
 EXTRAS = {"zero_point": "uint8", "offset": "bfloat16", "bias": "bfloat16"}
@@ -110,6 +110,38 @@ def test_what_it_declines(call, says):
     assert isinstance(plan, Rejected) and re.search(says, plan.reason), plan
 
 
+@pytest.mark.parametrize(
+    "rows, n, groups, half, parts, stages",
+    [
+        (64, 4096, 32, 64, 4, 4),
+        (64, 8192, 64, 64, 2, 16),
+        (128, 4096, 112, 64, 4, 14),
+        (65, 136, 12, 64, 6, 1),
+        (40, 72, 1, 1024, 8, 1),
+        (33, 14336, 32, 64, 1, 16),  # tiles that fill the GPU
+    ],
+)
+def test_k_is_shared_where_tiles_do_not_fill_the_gpu(rows, n, groups, half, parts, stages):
+    plan = wgmma_plan.splitk(call_of(rows, n, groups, half))
+    assert isinstance(plan, Plan)
+    product, *reduction = plan.launches
+    assert (scalar(product, "k_splits"), scalar(product, "split_stages")) == (parts, stages)
+    tiles = -(-n // 128) * -(-rows // int(dict(native_kernel(product).defines)["TILE_M"]))
+    assert scalar(product, "tiles") == tiles * parts and product.grid == (min(tiles * parts, 132), 1, 1)
+    assert (parts - 1) * stages * 256 < 2 * groups * half <= parts * stages * 256  # every part has some
+    assert len(reduction) == len(plan.workspaces) == (parts > 1)
+    if parts > 1:
+        assert reduction[0].kernel.name == "matmul_splitk_reduce" and reduction[0].grid[0] == tiles
+        assert (scalar(reduction[0], "m"), scalar(reduction[0], "n")) == (n, rows)
+
+
+def test_split_k_is_not_taken_for_what_other_kernels_do_better():
+    few = wgmma_plan.splitk(call_of(32, 4096, 32, 64))
+    many = wgmma_plan.splitk(call_of(4096, 4096, 32, 64))
+    assert isinstance(few, Rejected) and few.reason == "32 rows: mma is faster up to 32"
+    assert isinstance(many, Rejected) and many.reason.startswith("split-K not needed: 1024 tiles for 132")
+
+
 @pytest.mark.parametrize("given", [(), tuple(EXTRAS)])
 @pytest.mark.parametrize("half", [16, 32, 64])
 @pytest.mark.parametrize("rows", [64, 128])
@@ -127,10 +159,11 @@ def test_stages_fit_shared_memory(rows, half, given):
 def test_a_consumer_s_sums_and_numbers_fit_its_registers(rows, half, given, tmp_path):
     backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
     call = call_of(512, 512, 4, half, given, TILE_M=rows)
-    types = {name: each.dtype for name, each in call.tensors.items() if each} | {"chunk_sums": "float32"}
-    plan = wgmma_plan.wgmma(call)
-    assert isinstance(plan, Plan)
-    for launch in plan.launches:
+    types = {name: each.dtype for name, each in call.tensors.items() if each}
+    types |= {"chunk_sums": "float32", "partials": "float32"}
+    plan, shared = wgmma_plan.wgmma(call), wgmma_plan.splitk(call_of(rows, 512, 4, 256, given, TILE_M=rows))
+    assert isinstance(plan, Plan) and isinstance(shared, Plan) and len(shared.launches) > len(plan.launches)
+    for launch in (*plan.launches, *shared.launches):
         code = build.code_object(launch, types, backend, HOPPER)
         found = backend.resources(code)
         assert found.spills == found.stack == 0

@@ -13,10 +13,13 @@
 // Codes: the products of 32 k, a unit, run while threads make the next unit's numbers. A thread holds two neighbours of k
 // in a register, which are a byte of the weight: of each 8 codes the four threads of a row take a byte each.
 //
+// Split-K: where tiles do not fill the GPU each is computed in parts, of `split_stages` stages of the weight, and
+// matmul/sm90/splitk_reduce.cu adds their sums. The bias belongs to the first part.
+//
 // Defines: ELEMENT (bf16, f16: of x and y); SCALE (of scales and offsets: bf16, f16, f32); TILE_M (64, 128), CHUNK (32, 64,
 // 128), STAGES, WEIGHT_STAGES, GROUP_N; BOX_ROWS (of x that are loaded: less than a tile's where x has no more);
 // HAS_ZERO_POINT (else it is ZERO_POINT), HAS_OFFSET (then `sums` are those of x over each CHUNK, [k / CHUNK, pitch], by
-// chunk_sums.cu), HAS_BIAS.
+// chunk_sums.cu), HAS_BIAS; SPLIT_K (then `tiles` counts parts, and their sums go to `partials`).
 #define C_COL_MAJOR 1
 #define C_TMA 1
 #define C_BOX_COLS 64
@@ -90,13 +93,31 @@ struct Groups {
 DEVICE Tile tile_of(uint32_t index, const Sizes& s) { return tile_at<TILE_N, TILE_M, GROUP_N>(index, s); }
 DEVICE int stages_of(const Sizes& s) { return (s.k + WEIGHT_K - 1) / WEIGHT_K; }
 
+struct Splits {
+    int parts, stages;  // of a tile; of a part, but the last
+};
+// What a block computes at a time: a tile, in the stages of the weight from `first` on, up to `last`.
+struct Part {
+    Tile tile;
+    int first, last;
+};
+DEVICE Part part_of(uint32_t index, const Splits& splits, const Sizes& s) {
+#if SPLIT_K
+    const uint32_t tile = index / splits.parts;
+    const int first = (index - tile * splits.parts) * splits.stages, stages = stages_of(s);
+    return {tile_of(tile, s), first, first + splits.stages < stages ? first + splits.stages : stages};
+#else
+    return {tile_of(index, s), 0, stages_of(s)};
+#endif
+}
+
 DEVICE void producer_loop(XPipeline x, WeightPipeline weight, const TensorMap* map_x, const TensorMap* map_weight,
-                          const Sizes& s, uint32_t tiles) {
-    const int stages = stages_of(s);
+                          const Sizes& s, const Splits& splits, uint32_t tiles) {
     grid_dependency_wait();
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
-        const Tile tile = tile_of(index, s);
-        for (int stage = 0; stage < stages; ++stage) {
+        const Part part = part_of(index, splits, s);
+        const Tile& tile = part.tile;
+        for (int stage = part.first; stage < part.last; ++stage) {
             weight.wait_empty();
             mbarrier_arrive_expect_tx(weight.full_barrier(), WEIGHT_BYTES);
             tma_load_4d(weight.stage_base(), map_weight, weight.full_barrier(), stage * (WEIGHT_K / 2), tile.row, 0, 0);
@@ -113,25 +134,28 @@ DEVICE void producer_loop(XPipeline x, WeightPipeline weight, const TensorMap* m
 
 // Brings what belongs to the chunks of each stage: chunks beyond K have a scale and an offset of 0, rows beyond the
 // weight those of its last.
-DEVICE void group_loop(WeightPipeline weight, const Groups& groups, const Sizes& s, uint32_t tiles) {
+DEVICE void group_loop(WeightPipeline weight, const Groups& groups, const Sizes& s, const Splits& splits,
+                       uint32_t tiles) {
     constexpr int THREADS = GROUP_WARPS * 32, ROWS = TILE_N / THREADS, COLUMNS = TILE_M / THREADS;  // of a thread
     constexpr int BATCH = CHUNKS < 4 ? CHUNKS : 4;  // chunks whose loads are under way
     const int thread = thread_x() % THREADS;
-    const int stages = stages_of(s);
     grid_dependency_wait();
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
-        const Tile tile = tile_of(index, s);
+        const Part part = part_of(index, splits, s);
+        const Tile& tile = part.tile;
+        const int before = part.first * CHUNKS, group = before / groups.chunks;
         int scale_at[ROWS], zero_at[ROWS], offset_at[ROWS];
-        const float* x_sums = groups.sums + tile.col + thread;
+        const float* x_sums = groups.sums + static_cast<int64_t>(before) * groups.pitch + tile.col + thread;
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
             const int row = tile.row + i * THREADS + thread < s.m ? tile.row + i * THREADS + thread : s.m - 1;
-            scale_at[i] = row * groups.scale.row;
-            zero_at[i] = row * groups.zero_point.row;
-            offset_at[i] = row * groups.offset.row;
+            scale_at[i] = row * groups.scale.row + group * groups.scale.column;
+            zero_at[i] = row * groups.zero_point.row + group * groups.zero_point.column;
+            offset_at[i] = row * groups.offset.row + group * groups.offset.column;
         }
-        int left = s.k / CHUNK, of_group = groups.chunks;  // chunks from this one on: of K, and of its group
-        for (int stage = 0; stage < stages; ++stage) {
+        // Chunks from this one on: of K, and of its group.
+        int left = s.k / CHUNK - before, of_group = (group + 1) * groups.chunks - before;
+        for (int stage = part.first; stage < part.last; ++stage) {
             weight.wait_empty();
 #pragma unroll 1
             for (int first = 0; first < CHUNKS; first += BATCH) {
@@ -334,26 +358,40 @@ DEVICE void multiply_tile(XPipeline& x, WeightPipeline& weight, float (&acc)[SUM
     }
 }
 
+// The sums of a part, as splitk_reduce.cu reads them.
+DEVICE void store_part(float4* to, const float (&acc)[SUMS], const float (&biases)[2]) {
+#pragma unroll
+    for (int i = 0; i < SUMS / 4; ++i) {
+        const float* sums = acc + i * 4;
+        to[i * 128] = {sums[0] + biases[0], sums[1] + biases[0], sums[2] + biases[1], sums[3] + biases[1]};
+    }
+}
+
 DEVICE void consumer_loop(XPipeline x, WeightPipeline weight, uint32_t buffers, const TensorMap* map_y, T* y,
-                          const T* bias, const Sizes& s, uint32_t tiles) {
+                          const T* bias, float4* partials, const Sizes& s, const Splits& splits, uint32_t tiles) {
     // The compiler knows this to be the same in all lanes: descriptors stay in uniform registers.
     const int consumer = __shfl_sync(0xffffffffu, thread_x() / 128, 0);
     const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
-    const int stages = stages_of(s);
     int buffer = 0;
     grid_dependency_wait();
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
-        const Tile tile = tile_of(index, s);
+        const Part part = part_of(index, splits, s);
+        const Tile& tile = part.tile;
         const int first = tile.row + consumer * 64;
         float biases[2] = {};
-        if (HAS_BIAS)
+        if (HAS_BIAS && part.first == 0)
 #pragma unroll
             for (int down = 0; down < 2; ++down) {
                 const int row = first + thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4 + down * 8;
                 biases[down] = to_float(bias[row < s.m ? row : s.m - 1]);
             }
         float acc[SUMS];
-        multiply_tile(x, weight, acc, consumer, stages);
+        multiply_tile(x, weight, acc, consumer, part.last - part.first);
+#if SPLIT_K
+        const int64_t before = (static_cast<int64_t>(index) * CONSUMERS + consumer) * (SUMS / 4) * 128;
+        store_part(partials + before + thread_x() % 128, acc, biases);
+        continue;
+#endif
 #pragma unroll
         for (int block = 0; block < TILE_M / 64; ++block) {
             uint32_t words[BLOCK_WORDS];
@@ -374,13 +412,15 @@ DEVICE void consumer_loop(XPipeline x, WeightPipeline weight, uint32_t buffers, 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void int4_mm_wgmma(
     const __grid_constant__ TensorMap map_x, const __grid_constant__ TensorMap map_weight,
     const __grid_constant__ TensorMap map_y, const S* scale, const uint8_t* zero_point, const S* offset,
-    const float* sums, const T* bias, T* y, int m, int n, int k, int tiles, int chunks, int pitch, int scale_row,
-    int scale_col, int zero_row, int zero_col, int offset_row, int offset_col) {
+    const float* sums, const T* bias, T* y, float4* partials, int m, int n, int k, int tiles, int k_splits,
+    int split_stages, int chunks, int pitch, int scale_row, int scale_col, int zero_row, int zero_col, int offset_row,
+    int offset_col) {
     DYNAMIC_SHARED(shared);
     const Sizes s = {n, m, k, 1, 1, 0, 0, 1, n, 0, 0, 0, 0, 0, 0};
     const Groups groups = {{scale, scale_row, scale_col},    {zero_point, zero_row, zero_col},
                            {offset, offset_row, offset_col}, sums,
                            pitch,                            chunks};
+    const Splits splits = {k_splits, split_stages};
     // The swizzle repeats every 1024 bytes of the address.
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t weights = base + STAGES * X_BYTES;
@@ -405,10 +445,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void int4_mm_wgmma(
 
     if (thread_x() >= CONSUMERS * 128) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (is_producer) producer_loop(x, weight, &map_x, &map_weight, s, tiles);
-        else if (thread_x() >= CONSUMERS * 128 + 64) group_loop(weight, groups, s, tiles);
+        if (is_producer) producer_loop(x, weight, &map_x, &map_weight, s, splits, tiles);
+        else if (thread_x() >= CONSUMERS * 128 + 64) group_loop(weight, groups, s, splits, tiles);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        consumer_loop(x, weight, buffers, &map_y, y, bias, s, tiles);
+        consumer_loop(x, weight, buffers, &map_y, y, bias, partials, s, splits, tiles);
     }
 }

@@ -1,13 +1,16 @@
-"""The plan of wgmma.cu: int4_mm by Hopper's wgmma, the weight's numbers made in registers."""
+"""The plans of wgmma.cu: int4_mm by Hopper's wgmma, the weight's numbers made in registers; whole tiles, or
+tiles in parts along K (split-K), which matmul's splitk_reduce.cu adds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from portable import dtypes
 from portable.kernels.int4_mm.reference import ZERO_POINT
-from portable.kernels.matmul.launch_args import GROUP_M, MAX_EXTENT, MAX_TILES, ceil
+from portable.kernels.matmul.launch_args import ACTIVATIONS, GROUP_M, MAX_EXTENT, MAX_TILES, ceil
+from portable.kernels.matmul.sm90.splitk_plan import even_occupancy
 from portable.kernels.scaled_mm.problem import pointer
 from portable.layout import rows
 from portable.plan import (
@@ -27,7 +30,9 @@ from portable.plan import (
 _SOURCE = Path(__file__).with_name("wgmma.cu")
 _SUMS_SOURCE = Path(__file__).with_name("chunk_sums.cu")
 _SUMS_ROWS, _SUMS_STEPS = 8, 8  # of a block of chunk_sums.cu
-_SUMS = "chunk_sums"
+_REDUCE_SOURCE = _SOURCE.parents[2] / "matmul/sm90/splitk_reduce.cu"
+_REDUCE_THREADS = 256
+_SUMS, _PARTIALS = "chunk_sums", "partials"
 _OF_GROUPS = ("scale", "zero_point", "offset")
 _CHUNKS = (128, 64, 32)
 """k whose products are summed before they meet a scale: the longest of which a group is a multiple."""
@@ -39,10 +44,37 @@ _EPILOGUE = 1500  # clocks of a tile beyond its products
 _STEPS = {128: 710, 64: 530}  # clocks of a multiprocessor for 64 k of a tile, by its rows (H200, 2026-11-27)
 
 
-def _cost(rows: int, m: int, n: int, k: int, device: Device) -> float:
-    """Clocks of the waves of a product in tiles of `rows`."""
-    waves = ceil(ceil(m, rows) * ceil(n, _TILE_N), device.multiprocessors)
-    return waves * (ceil(k, _X_K) * _STEPS[rows] + _EPILOGUE)
+_FEW, _MOST_PARTS = 32, 16  # rows that mma.cu takes better; parts of a tile
+# As matmul's split-K has them: clocks of the reduction's launch, bytes of sums written and read per clock.
+_REDUCE, _BYTES = 2600.0, 1300.0
+
+
+class _Tiles(NamedTuple):
+    """A product in tiles of `rows` rows of x, each in `parts` along K, of `stages` stages of the weight."""
+
+    rows: int
+    tiles: int
+    parts: int
+    stages: int
+
+    def clocks(self, device: Device) -> float:
+        waves = ceil(self.tiles * self.parts, device.multiprocessors)
+        found = waves * (self.stages * (_WEIGHT_K // _X_K) * _STEPS[self.rows] + _EPILOGUE)
+        added = self.tiles * self.parts * self.rows * _TILE_N * 4
+        return found + (_REDUCE + added / _BYTES if self.parts > 1 else 0.0)
+
+
+def _tiles(call: Call, M: int, N: int, K: int, most_parts: int = 1) -> _Tiles:
+    """The fastest tiles, in no more parts than fill the GPU once."""
+    device, stages = call.device, ceil(K, _WEIGHT_K)
+    given = call.config.get("TILE_M")
+    options = []
+    for rows_of in (given,) if given else _STEPS:
+        tiles = ceil(M, rows_of) * ceil(N, _TILE_N)
+        for wanted in range(1, max(1, min(most_parts, device.multiprocessors // tiles)) + 1):
+            of_part = ceil(stages, wanted)
+            options.append(_Tiles(rows_of, tiles, ceil(stages, of_part), of_part))
+    return min(options, key=lambda each: each.clocks(device))
 
 
 @dataclass(frozen=True)
@@ -56,18 +88,39 @@ class _Shared:
 
 def wgmma(call: Call) -> Plan | Rejected:
     """One launch; with an offset a first one adds up x over the groups' chunks."""
-    x, (N, _, P) = call["x"], call["weight"].shape
-    view = rows(x)
-    M, K, group = view.count, view.length, 2 * P
-    pitch_x = view.stride if M > 1 else K
+    M, N, K, group = _sizes(call)
+    return _unfit(call, M, N, K, group) or _planned(call, _tiles(call, M, N, K))
+
+
+def splitk(call: Call) -> Plan | Rejected:
+    """Tiles in parts along K where that is faster. Of more rows than mma.cu is better with, up to those of a
+    tile, also whole ones."""
+    M, N, K, group = _sizes(call)
     if (reason := _unfit(call, M, N, K, group)) is not None:
         return reason
+    if M <= _FEW:
+        return Rejected(f"{M} rows: mma is faster up to {_FEW}")
+    tiles = _tiles(call, M, N, K, _MOST_PARTS)
+    if tiles.parts == 1 and min(_STEPS) < M:
+        return Rejected(f"split-K not needed: {tiles.tiles} tiles for {call.device.multiprocessors} SMs")
+    return _planned(call, tiles)
+
+
+def _sizes(call: Call) -> tuple[int, int, int, int]:
+    """M, N, K and the k of a group."""
+    view, (N, _, P) = rows(call["x"]), call["weight"].shape
+    return view.count, N, view.length, 2 * P
+
+
+def _planned(call: Call, chosen: _Tiles) -> Plan | Rejected:
+    M, N, K, group = _sizes(call)
+    x = call["x"]
+    pitch_x = rows(x).stride if M > 1 else K
     chunk = next(each for each in _CHUNKS if group % each == 0)
-    tile_m = call.config.get("TILE_M") or min(_STEPS, key=lambda each: _cost(each, M, N, K, call.device))
-    tiles = ceil(M, tile_m) * ceil(N, _TILE_N)
-    if tiles > MAX_TILES:
-        return Rejected(f"{tiles} tiles exceed {MAX_TILES}")
-    shared = _shared(call, tile_m, chunk)
+    tile_m, parts = chosen.rows, chosen.tiles * chosen.parts
+    if parts > MAX_TILES:
+        return Rejected(f"{parts} tiles exceed {MAX_TILES}")
+    shared, split = _shared(call, tile_m, chunk), chosen.parts > 1
     pitch = ceil(M, tile_m) * tile_m
     box = min(ceil(M, 8) * 8, tile_m)  # rows outside x take TMA longer than those inside
     kernel = NativeKernel(
@@ -85,11 +138,15 @@ def wgmma(call: Call) -> Plan | Rejected:
             ("BOX_ROWS", box),
             ("ZERO_POINT", ZERO_POINT),
             *((f"HAS_{name.upper()}", int(call.has(name))) for name in ("zero_point", "offset", "bias")),
+            ("SPLIT_K", int(split)),
         ),
         shared=shared.total,
         pdl=True,
     )
-    integers = {"m": M, "n": N, "k": K, "tiles": tiles, "chunks": group // chunk, "pitch": pitch}
+    integers = {
+        **{"m": M, "n": N, "k": K, "tiles": parts, "k_splits": chosen.parts, "split_stages": chosen.stages},
+        **{"chunks": group // chunk, "pitch": pitch},
+    }
     has_offset = call.has("offset")
     args: tuple[tuple[str, Argument], ...] = (
         ("map_x", TensorMap("x", x.dtype, (K, M, 1, 1), (pitch_x * 2,) * 3, (_X_K, box, 1, 1))),
@@ -99,14 +156,63 @@ def wgmma(call: Call) -> Plan | Rejected:
         ("sums", Pointer(_SUMS, True) if has_offset else Scalar("i64", 0)),
         ("bias", pointer(call, "bias")),
         ("y", Pointer("y", True)),
+        ("partials", Pointer(_PARTIALS, True) if split else Scalar("i64", 0)),
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         *_strides(call),
     )
-    launch = Launch(kernel, (min(tiles, call.device.multiprocessors), 1, 1), args)
-    if not has_offset:
-        return Plan((launch,))
-    space = Workspace(_SUMS, (K // chunk, pitch), "float32")
-    return Plan((_chunk_sums(call, chunk, pitch), launch), (space,))
+    launches = [Launch(kernel, (min(parts, call.device.multiprocessors), 1, 1), args)]
+    workspaces = []
+    if has_offset:
+        launches.insert(0, _chunk_sums(call, chunk, pitch))
+        workspaces.append(Workspace(_SUMS, (K // chunk, pitch), "float32"))
+    if split:
+        launches.append(_reduction(call, chosen))
+        workspaces.append(Workspace(_PARTIALS, (parts, _TILE_N, tile_m), "float32"))
+    return Plan(tuple(launches), tuple(workspaces))
+
+
+def _reduction(call: Call, chosen: _Tiles) -> Launch:
+    """The product is y.T there, as in wgmma.cu, whose first parts hold the bias."""
+    M, N, K, _ = _sizes(call)
+    grid = (chosen.tiles, _TILE_N * chosen.rows // 4 // _REDUCE_THREADS, 1)
+    kernel = NativeKernel(
+        _REDUCE_SOURCE,
+        "matmul_splitk_reduce",
+        threads=_REDUCE_THREADS,
+        defines=(
+            ("ELEMENT", dtypes.of(call["x"].dtype).c),
+            ("TILE_M", _TILE_N),
+            ("TILE_N", chosen.rows),
+            ("CLUSTER_M", 1),
+            ("CLUSTER_N", 1),
+            ("GROUP_M", GROUP_M),
+            ("THREADS", _REDUCE_THREADS),
+            ("C_CONTIGUOUS", 0),
+            ("BIAS", 0),
+            ("ACTIVATION", ACTIVATIONS[None]),
+        ),
+        shared=even_occupancy(grid[0] * grid[1], call.device),
+        pdl=True,
+    )
+    counts = {
+        "whole": 0,
+        "k_splits": chosen.parts,
+        "m": N,
+        "n": M,
+        "k": K,
+        "outer_batches": 1,
+        "inner_batches": 1,
+    }
+    steps = {"a_leading": 0, "b_leading": 0, "c_row": 1, "c_col": N}
+    steps |= {f"{name}_{place}": 0 for name in "abc" for place in ("outer", "inner")}
+    args: tuple[tuple[str, Argument], ...] = (
+        ("partials", Pointer(_PARTIALS, True)),
+        ("bias", Scalar("i64", 0)),
+        ("c", Pointer("y", True)),
+        *((name, Scalar("i32", value)) for name, value in counts.items()),
+        *((name, Scalar("i64", value)) for name, value in steps.items()),
+    )
+    return Launch(kernel, grid, args)
 
 
 def _strides(call: Call) -> list[tuple[str, Argument]]:

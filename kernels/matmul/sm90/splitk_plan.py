@@ -119,7 +119,7 @@ def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:
 plan = for_call(plan_splitk)
 
 
-def _even_occupancy(blocks: int, device: Device) -> int:
+def even_occupancy(blocks: int, device: Device) -> int:
     """Shared memory that keeps the blocks of a PDL launch from crowding on the first free multiprocessors."""
     each = min(ceil(blocks, device.multiprocessors), _MAX_RESIDENT)
     return (device.shared_memory // each - 1024) // 1024 * 1024
@@ -146,7 +146,7 @@ def planned(copies: Realigned, problem: Problem, call: Call, split: SplitKConfig
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
             *preactivation_define(problem),
         ),
-        shared=_even_occupancy(blocks, call.device),
+        shared=even_occupancy(blocks, call.device),
         pdl=True,
     )
     counts = (("whole", Scalar("i32", split.whole)), ("k_splits", Scalar("i32", split.k_splits)))

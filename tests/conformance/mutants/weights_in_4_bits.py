@@ -61,8 +61,18 @@ def _(x, weight, scale, zero_point=None, offset=None, bias=None):
 
 for _impl, _rows in (("triton", ""), ("skinny", ", few rows")):
     source(
-        *(OP, _impl, "gfx942", f"halves of bytes joined in the other order{_rows}"),
-        Edit(TRITON, "tl.join(low, high)", "tl.join(high, low)"),
+        *(OP, _impl, "gfx942", f"halves of bytes in the other order{_rows}"),
+        Edit(TRITON, "biased(codes & 15, dtype) - zero, biased(codes >> 4, dtype)",
+             "biased(codes >> 4, dtype) - zero, biased(codes & 15, dtype)"),
+    )  # fmt: skip
+    source(
+        *(OP, _impl, "gfx942", f"sums of x of the next group{_rows}"),
+        Edit(TRITON, "sums_ptrs + begun", "sums_ptrs + tl.minimum(begun + 1, G - 1)"),
+    )
+    source(
+        *(OP, _impl, "gfx942", f"even columns twice{_rows}"),
+        Edit(TRITON, "tl.load(x_ptrs + 2 * pair + 1,", "tl.load(x_ptrs + 2 * pair,"),
+        Edit(TRITON, "(words >> BITS).to(HALF)", "words.to(HALF)"),
     )
     source(
         *(OP, _impl, "gfx942", f"scales not moved along k{_rows}"),
@@ -70,8 +80,7 @@ for _impl, _rows in (("triton", ""), ("skinny", ", few rows")):
     )
     source(
         *(OP, _impl, "gfx942", f"the end of a group not masked{_rows}"),
-        Edit(TRITON, "(byte < left)[None, :]", "(byte < left + 1)[None, :]"),
-        Edit(TRITON, "(col < 2 * left)[None, :]", "(col < 2 * left + 2)[None, :]"),
+        Edit(TRITON, "inside = byte < P - within", "inside = byte < P - within + 1"),
     )
 source(
     *(OP, "skinny", "gfx942", "the last part of K left out"),
