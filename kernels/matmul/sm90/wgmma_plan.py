@@ -151,11 +151,11 @@ def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
     return tuple(tile.filling(device) for tile in tiles)
 
 
-# Clocks per 128-byte row that arrives at a multiprocessor, and of one that starts inside a sector of L2
-# (1000^3, 3000^3, 1111x2222x3336). 2026-11-27: those that start at sectors are no slower; with tiles chosen
-# so, 1200^3 is 9 % and 1520^3 5 % faster, 8192x8192x2000 1.5 % slower. With 3.4 in the place of 4.7, which is
-# nearer at 3000^3, 5000^3 nn and 4000x12000x5000 nt, 6000x9000x3000 tt and 4104x4104x4096 are 15 % slower.
-_LINE, _UNALIGNED_LINE = 2.06, 4.7
+# Clocks per 128-byte row that arrives at a multiprocessor, and of one of an operand whose rows start inside
+# sectors of L2 (those that start at sectors are no slower). 2026-11-27: fitted to 484 times of tiles at 19
+# sizes and to 104 pairs of plans. With 4.7, and nothing for the even operand's rows beside it, 5000^3 nn was
+# 13 % and 4000x12000x5000 nt 3 % slower, 1000x10000x3000 nn 5 % faster.
+_LINE, _UNALIGNED_LINE = 2.06, 3.4
 # 128-byte rows per clock: of L2, those it gives to all multiprocessors and those it takes from memory; of
 # memory. 2026-11-22: 128x8192x8192 in tiles of 64x128 42.5 us, in 2x1 clusters, which load two thirds as
 # much, 37.
@@ -173,6 +173,10 @@ _ONE_WAVE = 1.1
 _NOT_64 = 1.02
 # A product with A and B swapped must take at most this share of the time without.
 _SWAP_AB = 0.95
+# With a K-major b, any TILE_N is allowed either way and only the waves differ, as they do where M and N are
+# larger than this. 2026-11-27, 4000x12000x5000: 128x192 swapped 1.03 times as fast as 128x256. (384x4096x4096
+# is slower swapped, whatever its waves.)
+_SWAP_K_MAJOR = 2048
 # 2026-11-22: 8192x128x8192 40.4 us, with A and B swapped 37.3.
 _FEW_COLUMNS = 128
 # Raster groups are smaller where K is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 % faster, 512 2
@@ -195,10 +199,9 @@ class Costs:
     def __init__(self, problem: Problem, device: Device):
         self.problem, self.device = problem, device
         self.steps = self.all_steps = ceil(problem.K, 64)
-        self.unaligned_line = tuple(
-            _UNALIGNED_LINE if operand.leading * operand.itemsize % SECTOR else 0.0
-            for operand in (problem.a, problem.b)
-        )
+        uneven = [operand.leading * operand.itemsize % SECTOR > 0 for operand in (problem.a, problem.b)]
+        each = [_UNALIGNED_LINE if inside else _LINE for inside in uneven]
+        self.of_line = each if any(uneven) else [0.0, 0.0]  # even ones are part of a tile's step
 
     def outside(self, tile: WgmmaTile) -> float:
         """The share of a cluster's blocks that are wholly outside c."""
@@ -206,15 +209,15 @@ class Costs:
         return 1 - rows * cols / (ceil(rows, tile.cluster_m) * ceil(cols, tile.cluster_n) * tile.cluster or 1)
 
     def of_tile(self, tile: WgmmaTile) -> float:
-        unaligned_a, unaligned_b = self.unaligned_line
-        unaligned = unaligned_a * tile.m // tile.cluster_n + unaligned_b * tile.n // tile.cluster_m
+        line_a, line_b = self.of_line
+        lines = line_a * tile.m // tile.cluster_n + line_b * tile.n // tile.cluster_m
         blocks = tile.clusters(self.problem) * tile.cluster * self.all_steps // self.steps
         busy = min(blocks, self.device.multiprocessors)
         fresh = (self.problem.M + self.problem.N) * self.problem.batches * busy / max(blocks, 1)
         fresh *= self.all_steps / self.steps
         from_l2 = (busy * tile.loaded + fresh) / _L2
         from_memory = fresh / _MEMORY / (0.5 + 0.5 * busy / self.device.multiprocessors) + _L2_SHARE * from_l2
-        step = max(max(tile.step, unaligned, from_l2) * self.share(tile, blocks), from_memory)
+        step = max(max(tile.step, lines, from_l2) * self.share(tile, blocks), from_memory)
         return self.steps * step + tile.between
 
     def share(self, tile: WgmmaTile, blocks: int) -> float:
@@ -325,7 +328,7 @@ def _maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
     if not problem.transposable or not c_by_tma(problem) or problem.N <= 64 or call.config.get("TILE_N"):
         return problem, tile
     few = few_columns(problem)
-    if problem.b.unit_stride == "row" and not few:
+    if problem.b.unit_stride == "row" and not few and min(problem.M, problem.N) <= _SWAP_K_MAJOR:
         return problem, tile
     other = problem.transposed()
     swapped = wgmma_tile(other, call.device, call.config)
@@ -437,7 +440,7 @@ def launch(
         b_lines, b_matrices = (tile.n // 2, 2 // tile.cluster_m) if b_k_major else (64, 1)
     # L2 promotion. 2026-11-22: a single wave is 0.5 % (2048^3) to 2.5 % (1024^3) faster with 128, larger
     # products equal.
-    promotion = 128 if non_persistent or any(costs.unaligned_line) else 256
+    promotion = 128 if non_persistent or any(costs.of_line) else 256
     maps: list[tuple[str, Argument]] = [
         ("map_a", tma_descriptor(a, M, K, problem.batch, a_lines, promotion)),
         ("map_b", tma_descriptor(b, K, N, problem.batch_of(b), b_lines, promotion, b_matrices)),
