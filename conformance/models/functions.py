@@ -5,6 +5,7 @@ Tensors of heads are (sequences, tokens, heads, columns). Attention is causal, t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from typing import Any
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import portable
 from portable.conformance.perf import libraries
+from portable.dispatch import dispatcher
 
 Cache = tuple[Tensor, Tensor]
 """Keys and values of one layer, (sequences, tokens, key heads, columns)."""
@@ -24,6 +26,10 @@ Cache = tuple[Tensor, Tensor]
 
 class Torch:
     """torch's fastest functions, as its users write a model."""
+
+    def constant_weights(self) -> contextlib.AbstractContextManager[None]:
+        """Around a decode step: no kernel in flight writes a weight."""
+        return contextlib.nullcontext()
 
     def embedding(self, tokens: Tensor, weight: Tensor) -> Tensor:
         return functional.embedding(tokens, weight)
@@ -134,8 +140,17 @@ class Reference(Torch):
         return torch.cat([part for part in parts if isinstance(part, Tensor)], 2)
 
 
+_CONSTANT_WEIGHT = "skinny_constant_weight"
+
+
 class Portable(Torch):
     """This package's functions."""
+
+    def constant_weights(self) -> contextlib.AbstractContextManager[None]:
+        ops = ("linear", "gated_linear")
+        return portable.using(
+            **{op: _CONSTANT_WEIGHT for op in ops if _CONSTANT_WEIGHT in dispatcher.candidates(op)}
+        )
 
     def embedding(self, tokens: Tensor, weight: Tensor) -> Tensor:
         return portable.embedding(tokens, weight)
@@ -171,7 +186,7 @@ class Portable(Torch):
         )
 
     def slots(self, position: Tensor, sequences: int, tokens: int) -> Tensor:
-        return position + tokens * torch.arange(sequences, device=position.device)
+        return torch.add(position, torch.arange(sequences, device=position.device), alpha=tokens)
 
     def rope_and_write(
         self, q: Tensor, k: Tensor, v: Tensor, norms: tuple[Tensor, Tensor] | None, cos: Tensor, sin: Tensor,

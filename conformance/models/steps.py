@@ -106,7 +106,7 @@ class Ready:
         forward = self._forward(self.model, made, self._caches)
         if candidate.compiled:
             forward = torch.compile(forward)
-        call = functools.partial(self._step, self.model, forward)
+        call = functools.partial(self._step, self.model, made, forward)
         return _FirstWithPass(call) if candidate.inductor_pass else call
 
     def outcome(self, call: Callable[[], Any]) -> dict[str, Tensor]:
@@ -119,16 +119,16 @@ class Ready:
         caches: list[Cache] = [(k.float(), v.float()) for k, v in self._caches]
         chosen = functions.Reference() if scheme is None else quantized.Reference(scheme)
         forward = self._forward(model, chosen, caches)
-        return self._named(model, self._step(model, forward))
+        return self._named(model, self._step(model, chosen, forward))
 
     def _forward(self, model: Model, chosen: functions.Torch, caches: list[Cache]) -> Callable[[], Tensor]:
         if self.step.kind == DECODE:
             return functools.partial(model.decode, chosen, self.tokens, self.position, caches)
         return functools.partial(model.loss, chosen, self.tokens)
 
-    def _step(self, model: Model, forward: Callable[[], Tensor]) -> Tensor:
+    def _step(self, model: Model, chosen: functions.Torch, forward: Callable[[], Tensor]) -> Tensor:
         if self.step.kind == DECODE:
-            with torch.no_grad():
+            with torch.no_grad(), chosen.constant_weights():
                 return forward()
         model.zero_grad(set_to_none=True)
         loss = forward()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from portable import dtypes
 from portable.layout import rows
@@ -281,11 +282,12 @@ def from_call(call: Call) -> Problem | Rejected:
     return from_linear(call) if "weight" in call.tensors else from_matmul(call)
 
 
-def for_call(planner: Callable[[Problem, Call], Plan | Rejected]) -> Callable[[Call], Plan | Rejected]:
-    """A planner of problems as the entry that the specs of matmul, linear and gated_linear name."""
+def for_call(planner: Callable[..., Plan | Rejected]) -> Callable[..., Plan | Rejected]:
+    """A planner of problems as the entry that the specs of matmul, linear and gated_linear name. It takes a
+    Problem, the Call and a spec's options."""
 
-    def plan(call: Call) -> Plan | Rejected:
+    def plan(call: Call, **options: Any) -> Plan | Rejected:
         problem = from_call(call)
-        return problem if isinstance(problem, Rejected) else planner(problem, call)
+        return problem if isinstance(problem, Rejected) else planner(problem, call, **options)
 
     return plan

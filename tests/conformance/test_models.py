@@ -29,6 +29,7 @@ from portable.conformance.models.model import Model
 from portable.conformance.perf import libraries, sustained, timing
 from portable.conformance.records.schema import RecordError
 from portable.conformance.report import models as page
+from portable.dispatch import dispatcher, pins
 
 CPU = torch.device("cpu")
 TORCH = steps.CANDIDATES["torch"]
@@ -438,3 +439,12 @@ def test_timing_fills_the_entries_and_the_floors(monkeypatch, tmp_path):
     made = record.build(portable.device(), ["models"], True, [found])
     record.write(tmp_path / "m.json", made)
     assert page.shown(record.read(tmp_path / "m.json")["steps"][0])[1][1][3] == "2.000 (2.000..2.000)"
+
+
+def test_a_decode_step_promises_constant_weights_where_a_kernel_takes_the_promise(monkeypatch):
+    with functions.Portable().constant_weights():
+        assert (pins.pin("linear"), pins.pin("gated_linear")) == (None, None)  # on a CPU
+    monkeypatch.setattr(dispatcher, "candidates", lambda op: ("skinny", "skinny_constant_weight", "torch"))
+    with functions.Portable().constant_weights():
+        assert (pins.pin("linear"), pins.pin("gated_linear")) == ("skinny_constant_weight",) * 2
+    assert pins.pin("linear") is None

@@ -150,7 +150,7 @@ def test_a_transposed_weight_is_loaded_in_squares():
     assert map_b.sizes == (14336, 4096, 1, 2) and map_b.box == (64, 64, 1, 1)
     assert map_b.strides[0] == 2 * 14336 * 2 and map_b.strides[2] == 14336 * 2
     launch = launch_of(plan("skinny", 16, 14336, 4096, transposed=True))
-    assert defines(launch)["TILE_N"] == 128 and arguments_of(launch)["map_w"].box == (64, 64, 1, 1)
+    assert defines(launch)["TILE_N"] == 256 and arguments_of(launch)["map_w"].box == (64, 64, 1, 1)
 
 
 def test_tiles_are_those_of_a_product_of_twice_the_columns():

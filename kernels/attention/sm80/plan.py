@@ -319,6 +319,8 @@ def _decode(call: Call, p: AttentionParams, stage: int, maps: Arguments = ()) ->
     defines = {
         **cut.defines(p), "WARPS": warps, "STAGES": stages, "DIRECT": direct, "TMA": bool(maps),
     }  # fmt: skip
+    if maps:
+        defines["FIRST_WAVE"] = call.device.multiprocessors * resident
     kernel = _kernel(call, p, "decode.cu", warps, defines, shared + 1024, pdl=True)
     pointers = f"{'' if maps else 'k v'} {'o lse' if direct else PARTIALS}"
     combine = None if direct else combine_launch(call, p, cut)

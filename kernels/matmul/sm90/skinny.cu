@@ -9,7 +9,7 @@
 
 constexpr int SUMS = TILE_M / 2;  // per thread, of the 64 x TILE_M of a warpgroup
 constexpr int GROUPS = CONSUMERS / 4;
-static_assert(TILE_N == GROUPS * 64, "a warpgroup computes 64 columns");
+static_assert(TILE_N <= GROUPS * 64, "a warpgroup computes 64 columns, the last perhaps fewer: it then reads beyond w");
 static_assert(X_K_MAJOR || TILE_M == 64, "rows of an M-major x hold 64 m");
 
 // Accumulates this warpgroup's 64 columns over the block's part of k.
@@ -52,7 +52,8 @@ DEVICE void stage_sums(uint32_t at, const float (&sum)[SUMS]) {
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) {
         const int place = (i / 4 * 8 + i % 2) * PITCH + i % 4 / 2 * 8;
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + place * 4), "f"(sum[i]) : "memory");
+        if (TILE_N % 64 == 0 || col + i % 4 / 2 * 8 < TILE_N)  // the last warpgroup may have fewer columns
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + place * 4), "f"(sum[i]) : "memory");
     }
 }
 

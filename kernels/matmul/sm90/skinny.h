@@ -10,9 +10,10 @@
 // outside than for those inside, and their sums are not stored.
 //
 // Defines: ELEMENT, TILE_M (rows of x, a power of two), TILE_N, K_SPLITS, LINES, STAGES, CONSUMERS (consumer warps),
-// RESIDENT (blocks per multiprocessor), PDL (programmatic dependent launch: a block prefetches w's first stages to L2
-// while the previous kernel ends), W_K_MAJOR, X_K_MAJOR; C_VECTOR: c is row-major with 16-byte aligned rows; BIAS,
-// ACTIVATION, PREACTIVATION; GATED: the first half of w's TILE_N columns in a stage is gate's, the second up's.
+// RESIDENT (blocks per multiprocessor), CONSTANT_W (no kernel still running writes w: with programmatic dependent launch
+// a block fills its pipeline with w while the previous kernel ends), W_K_MAJOR, X_K_MAJOR; C_VECTOR: c is row-major with
+// 16-byte aligned rows; BIAS, ACTIVATION, PREACTIVATION; GATED: the first half of w's TILE_N columns in a stage is
+// gate's, the second up's.
 #pragma once
 
 #include "prelude.h"
@@ -79,22 +80,8 @@ struct Source {
         copied = LINES * (W_BYTES + (X_K_MAJOR && rows < X_LINES ? rows : X_LINES) * 128);
     }
 
-    // Brings w's part of a step into L2.
-    DEVICE void prefetch(int col, int step) const {
-#pragma unroll
-        for (int line = 0; line < LINES; ++line) {
-            const int k = step * DEPTH + line * LINE;
-            if (W_K_MAJOR) {
-                tma_prefetch_4d(w, k, col, w_inner, w_outer);
-            } else {
-#pragma unroll
-                for (int i = 0; i < TILE_N / LINE; ++i)
-                    tma_prefetch_4d(w, col + i * LINE % C_TILE_N, k, w_inner, w_outer + i * LINE / C_TILE_N);
-            }
-        }
-    }
-
-    DEVICE void copy(const TilePipeline& pipe, int col, int step) const {
+    // A stage's barrier expects both operands.
+    DEVICE void copy_w(const TilePipeline& pipe, int col, int step) const {
         mbarrier_arrive_expect_tx(pipe.full_barrier(), copied);
 #pragma unroll
         for (int line = 0; line < LINES; ++line) {
@@ -107,6 +94,13 @@ struct Source {
                     tma_load_4d_evict_first(pipe.w(line) + i * LINE * 128, w, pipe.full_barrier(),
                                             col + i * LINE % C_TILE_N, k, w_inner, w_outer + i * LINE / C_TILE_N);
             }
+        }
+    }
+
+    DEVICE void copy_x(const TilePipeline& pipe, int step) const {
+#pragma unroll
+        for (int line = 0; line < LINES; ++line) {
+            const int k = step * DEPTH + line * LINE;
             if (X_K_MAJOR) {
                 tma_load_4d(pipe.x(line), x, pipe.full_barrier(), k, 0, x_inner, x_outer);
             } else {
@@ -120,8 +114,25 @@ struct Source {
 
 DEVICE bool is_producer() { return thread_x() == CONSUMERS * 32; }
 
-// Initialises the barriers and fills the pipeline for the first time. `consumers` arrivals make a stage empty. Every
-// thread calls it.
+// Fills the pipeline for the first time: w before the wait where that is constant, x after it.
+DEVICE void fill(TilePipeline pipe, const Source& source, const KRange& part) {
+    const int end = part.last - part.first < STAGES ? part.last : part.first + STAGES;
+#if CONSTANT_W
+    TilePipeline ahead = pipe;
+    for (int step = part.first; step < end; ++step) {
+        source.copy_w(ahead, part.col, step);
+        ahead.advance();
+    }
+#endif
+    grid_dependency_wait();
+    for (int step = part.first; step < end; ++step) {
+        if (!CONSTANT_W) source.copy_w(pipe, part.col, step);
+        source.copy_x(pipe, step);
+        pipe.advance();
+    }
+}
+
+// Initialises the barriers and fills the pipeline. `consumers` arrivals make a stage empty. Every thread calls it.
 DEVICE void start(TilePipeline pipe, const Source& source, const KRange& part, int consumers) {
     if (is_producer()) {
         tma_prefetch_descriptor(source.w);
@@ -129,30 +140,23 @@ DEVICE void start(TilePipeline pipe, const Source& source, const KRange& part, i
         pipe.init(consumers);
         mbarrier_init_fence();
         fence_proxy_async();  // the copies below use them at once
-        launch_dependents();
-#if PDL
-        // If the previous kernel still writes w, L2 sees those writes too.
-        for (int step = part.first; step < part.last && step < part.first + STAGES; ++step)
-            source.prefetch(part.col, step);
-#endif
-        grid_dependency_wait();
-        for (int step = part.first; step < part.last && step < part.first + STAGES; ++step) {
-            source.copy(pipe, part.col, step);
-            pipe.advance();
-        }
+        fill(pipe, source, part);
     }
     grid_dependency_wait();
     __syncwarp();
     barrier();
 }
 
-// The producer's further rounds: a stage is refilled once it is empty.
+// The producer's further rounds: a stage is refilled once it is empty. The next kernel's blocks start where there is
+// room when the last copies are on their way: earlier they would take the memory from them.
 DEVICE void refill(TilePipeline pipe, const Source& source, const KRange& part) {
     for (int step = part.first + STAGES; step < part.last; ++step) {
         mbarrier_wait(pipe.empty_barrier(), pipe.phase);
-        source.copy(pipe, part.col, step);
+        source.copy_w(pipe, part.col, step);
+        source.copy_x(pipe, step);
         pipe.advance();
     }
+    launch_dependents();
 }
 
 using Quad = vec<float, 4>;

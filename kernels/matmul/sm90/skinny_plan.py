@@ -28,6 +28,10 @@ _FOLDER = Path(__file__).parent
 _MAX_M = 64
 _MAX_M_F32 = 32
 _MAX_STAGES = 12
+_RING, _WIDE_RING = 92 << 10, 140 << 10
+"""Most bytes of a pipeline of up to 32 rows, of up to 128 columns and of more. Two of the wide do not fit a
+multiprocessor, but one and a narrow do: a block of the next product starts beside one that drains."""
+_FEW = 32  # rows with two lines a stage, wide tiles and short pipelines
 _K_SPLITS = (1, 2, 3, 4, 8)
 # Measured 2026-11-21 on an H200. Bytes per microsecond: of memory and of L2; of one multiprocessor from
 # memory, from L2 and from another's shared memory; its fused multiply-adds. Microseconds: latency of idle
@@ -52,8 +56,9 @@ class SkinnyTile(NamedTuple):
 
     def shared(self) -> int:
         """Bytes: the pipeline's stages and barriers, or the sums that take their place; the stages are
-        1024-byte aligned."""
-        return 1024 + max(self.stages * (self.stage + 16), self.rows * (self.n + 4) * 4)
+        1024-byte aligned. A last warpgroup with half of its columns reads 4096 bytes behind w's."""
+        beyond = 4096 if self.n % 64 else 0
+        return 1024 + beyond + max(self.stages * (self.stage + 16), self.rows * (self.n + 4) * 4)
 
     def blocks(self, problem: Problem, split: int) -> int:
         return ceil(problem.N, self.n) * problem.batches * split
@@ -76,45 +81,64 @@ class SkinnyTile(NamedTuple):
         return stream + parts + _CLUSTER + (_CLUSTER_OF_EIGHT if split == 8 else 0.0)
 
 
-def _tile(problem: Problem, device: Device, n: int, lines: int, resident: int) -> SkinnyTile:
-    """As many stages as fit, every block with its own kilobyte of the system's and one for alignment. The
-    rows are the next power of two; an M-major x is loaded in whole 128-byte rows, and 16-bit ones of
-    them are multiplied so."""
+def _tile(
+    problem: Problem, device: Device, n: int, lines: int, resident: int, whole: bool = False
+) -> SkinnyTile:
+    """As many stages as fit, every block with its own kilobyte of the system's and one for alignment; of few
+    16-bit rows no more than `_RING` says, unless a block is to have the `whole` multiprocessor. The rows are
+    the next power of two; an M-major x is loaded in whole 128-byte rows, and 16-bit ones of them are
+    multiplied so."""
     line = 128 // problem.a.itemsize
     least = 4 if problem.dtype == "float32" else 8 if problem.a.unit_stride == "col" else 64
     rows = max(size_class(problem.M), least)
     x_lines = rows if problem.a.unit_stride == "col" else ceil(rows, line) * line
     stage = lines * (n * 128 + ceil(x_lines * 128, 1024) * 1024)
     space = (device.shared_memory + 1024) // resident - 2048
+    if problem.dtype != "float32" and rows <= _FEW and resident == 1 and not whole:
+        space = min(space, _RING if n <= 128 else _WIDE_RING)
     return SkinnyTile(rows, n, lines, stage, min(space // (stage + 16), _MAX_STAGES), resident)
 
 
-def _tiles(problem: Problem, device: Device) -> tuple[SkinnyTile, ...]:
+def _tiles(problem: Problem, device: Device, whole: bool) -> tuple[SkinnyTile, ...]:
     if problem.dtype == "float32":
         return (_tile(problem, device, 128, 1, 1),)
-    lines = 2 if problem.M <= 32 and problem.a.unit_stride == "col" else 1
-    shapes = ((128, 1), (64, lines))
+    few = problem.M <= _FEW and problem.a.unit_stride == "col"
+    shapes: tuple[tuple[int, int], ...] = ((128, 1), (64, 2 if few else 1))
     if problem.gated and problem.b.unit_stride == "col":
         shapes = shapes[:1]  # squares of 64 columns, of gate and of up
-    return tuple(_tile(problem, device, n, lines, resident) for resident in (1, 2) for n, lines in shapes)
+    alone = shapes
+    if few:  # 28672 columns are 128 blocks of 224; an N-major w comes in squares of 64 columns
+        alone = (*shapes, (224, 1), (256, 1)) if problem.b.unit_stride == "row" else (*shapes, (256, 1))
+    return (
+        *(_tile(problem, device, n, lines, 1, whole) for n, lines in alone),
+        *(_tile(problem, device, n, lines, 2) for n, lines in shapes),
+    )
 
 
-def _choice(problem: Problem, device: Device) -> tuple[SkinnyTile, int]:
+def _choice(problem: Problem, device: Device, constant_weight: bool) -> tuple[SkinnyTile, int]:
     """The fastest tile and number of K splits. A split has at least two steps, and its block has its own
     multiprocessor, as have blocks that fill one where there are others. Clusters of more than two crowd on
-    some multiprocessors and leave others idle: they are for small products."""
+    some multiprocessors and leave others idle: they are for small products.
+
+    Where the weight is constant a block's pipeline is filled while the previous kernel ends, and is as deep
+    as fits; otherwise only a cluster's is, whose blocks crowd beside others (16x4096x14336 29 us, with short
+    pipelines 32, H200, 2026-11-27)."""
+    product = problem.product
 
     def possible(tile: SkinnyTile, split: int) -> bool:
-        steps = ceil(problem.K * problem.a.itemsize, 128 * tile.lines)
+        steps = ceil(product.K * product.a.itemsize, 128 * tile.lines)
         room = device.multiprocessors // (2 if split > 2 else 1)
         if split == 1:
-            return tile.resident > 1 or len(tiles) == 1 or tile.blocks(problem, 1) <= room
-        return tile.blocks(problem, split) <= room and steps >= 2 * split
+            return tile.resident > 1 or problem.dtype == "float32" or tile.blocks(product, 1) <= room
+        return tile.blocks(product, split) <= room and steps >= 2 * split
 
-    tiles = _tiles(problem, device)
-    problem = problem.product
-    options = [(tile, split) for split in _K_SPLITS for tile in tiles if possible(tile, split)]
-    return min(options, key=lambda option: option[0].time(problem, option[1], device))
+    options = [
+        (tile, split)
+        for split in _K_SPLITS
+        for tile in _tiles(problem, device, constant_weight or split > 1)
+        if possible(tile, split)
+    ]
+    return min(options, key=lambda option: option[0].time(product, option[1], device))
 
 
 def _unsuited(problem: Problem, device: Device) -> Rejected | None:
@@ -126,19 +150,22 @@ def _unsuited(problem: Problem, device: Device) -> Rejected | None:
     return operands_unsupported(problem)
 
 
-def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
-    """Small M, at most 64 (float32: 32), or small N without a bias; 16-byte aligned operands."""
+def plan_skinny(problem: Problem, call: Call, constant_weight: bool = False) -> Plan | Rejected:
+    """Small M, at most 64 (float32: 32), or small N without a bias; 16-byte aligned operands.
+
+    `constant_weight`: no kernel still running writes b, so that blocks fetch it before the previous kernel
+    has ended."""
     if problem.transposable and problem.N < problem.M:
-        problem = problem.transposed()
+        problem, constant_weight = problem.transposed(), False  # its b is the caller's a
     if (reason := unfit(problem) or _unsuited(problem, call.device)) is not None:
         return reason
-    tile, split = _choice(problem, call.device)
+    tile, split = _choice(problem, call.device, constant_weight)
     blocks = tile.blocks(problem.product, split) if problem.M else 0
     if blocks > MAX_TILES:
         return Rejected(f"{blocks} tiles exceed a grid of {MAX_TILES} blocks")
     w_k_major, x_k_major = problem.b.unit_stride == "row", problem.a.unit_stride == "col"
     line = 128 // problem.a.itemsize
-    warps = 8 if problem.dtype == "float32" else tile.n // 16
+    warps = 8 if problem.dtype == "float32" else ceil(tile.n, 64) * 4
     # With two blocks a multiprocessor the next launch's blocks would crowd on the multiprocessors that are
     # free first.
     pdl = tile.resident == 1 and problem.dtype != "float32"
@@ -156,7 +183,7 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
             ("STAGES", tile.stages),
             ("CONSUMERS", warps),
             ("RESIDENT", tile.resident),
-            ("PDL", int(pdl)),
+            ("CONSTANT_W", int(pdl and constant_weight)),
             ("W_K_MAJOR", int(w_k_major)),
             ("X_K_MAJOR", int(x_k_major)),
             ("C_VECTOR", int(row_vectors(problem.c))),

@@ -68,6 +68,43 @@ def test_few_rows_of_a_large_product_wait_for_deep_rings():
         assert defines["RESIDENT"] == 1 and defines["STAGES"] >= 7
 
 
+@pytest.mark.parametrize("M", [1, 8, 16])
+def test_a_block_of_the_next_product_starts_beside_one_that_drains(M):
+    """But never two of the wide: the next product's blocks would crowd. Measured 2026-11-27 on an H200: with
+    two blocks of 256 columns on a multiprocessor 72 us for 59."""
+    system = 1024  # bytes of every block
+    room = H200.shared_memory + system
+
+    def block(N: int) -> Any:
+        return launch_of(skinny_plan.plan(make_call(half(M, 4096), half(N, 4096).mT)))
+
+    narrow, wide = block(6144 if M == 1 else 8192), block(28672)
+    assert dict(narrow.kernel.defines)["TILE_N"] == 64 and dict(wide.kernel.defines)["TILE_N"] == 224
+    assert narrow.kernel.shared + wide.kernel.shared + 2 * system <= room < 2 * (wide.kernel.shared + system)
+
+
+def test_a_constant_weight_fills_the_whole_pipeline():
+    for M, N, K in ((1, 4096, 4096), (16, 28672, 4096)):
+        call = make_call(half(M, K), half(N, K).mT)
+        launch = launch_of(skinny_plan.plan(call, constant_weight=True))
+        defines = dict(launch.kernel.defines)
+        assert defines["CONSTANT_W"] == 1 and launch.kernel.pdl
+        assert launch.kernel.shared > H200.shared_memory * 0.85
+        assert defines_of(skinny_plan.plan(call))["CONSTANT_W"] == 0
+
+
+def test_what_streams_in_a_flipped_product_is_no_weight():
+    flipped = skinny_plan.plan(make_call(half(4096, 1024), half(16, 1024).mT), constant_weight=True)
+    assert defines_of(flipped)["CONSTANT_W"] == 0
+
+
+@pytest.mark.parametrize("op", ["linear", "gated_linear"])
+def test_a_constant_weight_is_promised_by_a_pin_alone(op):
+    """What it takes `skinny` takes as well, and is asked before it."""
+    names = [each.name for each in registry.spec(op).implementations]
+    assert names.index("skinny") < names.index("skinny_constant_weight")
+
+
 def test_k_is_divided_among_no_more_blocks_than_it_has_work_for():
     assert defines_of(skinny_plan.plan(make_call(half(16, 64), half(64, 512))))["K_SPLITS"] == 1
     assert defines_of(skinny_plan.plan(make_call(half(16, 8192), half(8192, 512))))["K_SPLITS"] == 8
