@@ -61,6 +61,7 @@ BASELINES = {
     "flash": "torch's FlashAttention",
     "flex": "FlexAttention (compiled by torch)",
     "dense": "dense `portable.attention` with the same flops",
+    "wide": "the same over a cache of 16 bits",
 }
 TRITON = ("attention.md", "Misses of Triton in the record, explained (2026-11-23, from `sweep-5.json`)")
 NOTES = {

@@ -164,9 +164,10 @@ def _bench_case(timed_case: sweep.TimedCase, session: _Session) -> list[Entry]:
     if not matrix or "copy" in (timed_case.baselines or ()):
         halves = [torch.randn(max(moved // 4, 1), device=device).to(torch.bfloat16) for _ in sets]
         timed[BASELINE + "copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
-    if "dense" in (timed_case.baselines or ()):
-        dense = _beside_baseline(spec, "dense")
-        timed[BASELINE + "dense"] = (_run, [dense(tensors, _facts(case, spec)) for tensors in sets])
+    for name in ("dense", "wide"):
+        if name in (timed_case.baselines or ()):
+            beside = _beside_baseline(spec, name)
+            timed[BASELINE + name] = (_run, [beside(tensors, _facts(case, spec)) for tensors in sets])
     flops, unit, passes = work(case, spec)
     if sweep.TAIL in sweep.tokens(case.layout):  # the spec's formula does not count by lengths
         flops *= _beside_baseline(spec, "share_of_uniform")(sets[0], _facts(case, spec))

@@ -7,7 +7,8 @@ other word only tells the case from another. A case's own layout is "bench", or 
 
 A bar holds an implementation's speed over a baseline's: the geometric mean over the group's cases, and the
 least of them. "best" is the fastest baseline of each case. "copy" moves the same bytes, "dense" is the op on
-dense tensors with the same flops: neither computes the same, so neither is the best.
+dense tensors with the same flops, "wide" the op over a cache of 16 bits: none of them computes the same, so
+none is the best.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ FILES = ("products", "low_precision", "rows", "tokens", "attention")
 """In the order that groups are listed and timed in."""
 BEST = "best"
 TAIL = "tail"
-YARDSTICKS = ("copy", "dense")
-"""What is timed beside an op though it computes something else: a copy of the same bytes, and the op on
-dense tensors with the same flops. Never the best baseline."""
+YARDSTICKS = ("copy", "dense", "wide")
+"""What is timed beside an op though it computes something else: a copy of the same bytes, the op on dense
+tensors with the same flops, the op over a cache that is not quantised. Never the best baseline."""
 _KEYS = {"name", "op", "types", "sizes", "layouts", "baselines", "bars"}
 _BAR_KEYS = {"impl", "over", "mean", "least"}
 _TOKEN = re.compile(r"([a-z_]+?)(T?)(\d*)")
@@ -63,12 +64,13 @@ class Bar:
 
 def uniform_types(spec: Spec, dtype: str) -> Mapping[str, str] | None:
     """The first row of types in which the first variable is `dtype`, and every other that or the accumulator,
-    float32 or int32; indices are of any type, and so is what a parameter says."""
-    said = spec.dtype_variables.values()
+    float32 or int32; indices are of any type, and so is what a parameter says. "bfloat16/float8_e4m3fn" is of
+    a first variable of bfloat16, and others of both."""
+    said, names = spec.dtype_variables.values(), dtype.split("/")
     for row in spec.types:
         floats = {each for name, each in row.items() if name not in said and dtypes.of(each).is_float}
-        wanted = row[spec.type_variables[0]] == dtype and row["acc"] in ("float32", "int32")
-        if wanted and floats <= {dtype, row["acc"]}:
+        wanted = row[spec.type_variables[0]] == names[0] and row["acc"] in ("float32", "int32")
+        if wanted and floats <= {*names, row["acc"]} and set(names) <= set(row.values()):
             return row
     return None
 

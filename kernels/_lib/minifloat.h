@@ -73,16 +73,27 @@ template <class Format> DEVICE float decode(uint32_t code) {
     return float_of(bits | sign);
 }
 
+template <class Type> constexpr bool IS_F16 = false;
+template <> constexpr bool IS_F16<f16> = true;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+// Two codes of an OCP format of 8 bits as two numbers of float16 in a word, which has them all.
+template <class Format> DEVICE uint32_t decode2_halves(uint32_t pair) {
+    uint32_t halves;
+    if constexpr (Format::OCP_E4M3) {
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(pair)));
+    } else {
+        asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(pair)));
+    }
+    return halves;
+}
+#endif
+
 // The numbers of two codes of 8 bits, the first in the lowest byte of the word; nothing lies above the second.
 template <class Format> DEVICE void decode2(float& first, float& second, uint32_t pair) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     if constexpr (Format::OCP_E4M3 || Format::OCP_E5M2) {    // both are numbers of float16, NaN and Inf too
-        uint32_t halves;
-        if constexpr (Format::OCP_E4M3) {
-            asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(pair)));
-        } else {
-            asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(pair)));
-        }
+        const uint32_t halves = decode2_halves<Format>(pair);
         first = to_float(f16{static_cast<uint16_t>(halves)});
         second = to_float(f16{static_cast<uint16_t>(halves >> 16)});
         return;
@@ -90,4 +101,14 @@ template <class Format> DEVICE void decode2(float& first, float& second, uint32_
 #endif
     first = decode<Format>(pair & 0xffu);
     second = decode<Format>(pair >> 8);
+}
+
+// The same as two numbers of Type in a word, the first in its lower half: float16 and bfloat16 have every number of 8 bits.
+template <class Type, class Format> DEVICE uint32_t decode_pair(uint32_t pair) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    if constexpr (IS_F16<Type> && (Format::OCP_E4M3 || Format::OCP_E5M2)) return decode2_halves<Format>(pair);
+#endif
+    const float first = decode<Format>(pair & 0xffu), second = decode<Format>(pair >> 8);
+    if constexpr (IS_F16<Type>) return pack2<Type>(first, second);
+    else return bits_of(first) >> 16 | (bits_of(second) & 0xffff0000u);
 }

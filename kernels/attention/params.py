@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from portable import dtypes
 from portable.layout import ceil_div, collapsible
@@ -43,13 +44,15 @@ class Unsupported(Exception):
 @dataclass(frozen=True, slots=True)
 class Heads:
     """A tensor in memory: element (b, h, i, d) lies at `b * batch + h * head + i * row + d` elements from
-    its base. A stride of 0 repeats; of a paged cache `batch` is from page to page."""
+    its base. A stride of 0 repeats; of a paged cache `batch` is from page to page. `itemsize`: bytes of an
+    element, 2 of the matrix units' operands, 1 of a cache in 8 bits."""
 
     tensor: str
     batch: int
     head: int
     row: int
     alignment: int
+    itemsize: int = 2
 
     @property
     def strides(self) -> tuple[int, int, int]:
@@ -57,8 +60,8 @@ class Heads:
 
     @property
     def aligned(self) -> bool:
-        """Whether every row of 16-bit elements starts at a multiple of 16 bytes."""
-        return self.alignment >= 16 and all(step % 8 == 0 for step in self.strides)
+        """Whether every row starts at a multiple of 16 bytes."""
+        return self.alignment >= 16 and all(step * self.itemsize % 16 == 0 for step in self.strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class AttentionParams:
     (varlen: all tokens; paged: the most keys of a sequence), head sizes D of q and k and E of v. `left` and
     `right` of None bound nothing; `causal` is folded into `right`. `offsets` is the length of cu_seqlens, 0
     unless varlen; `page` the keys of a page and `pages` their number, 0 unless paged. `heads` are tensors by
-    role: q, k, v, o, lse, bias, do, dlse and the gradients."""
+    role: q, k, v, o, lse, bias, do, dlse and the gradients. `cache` is the dtype of a cache in 8 bits, ""
+    where it has that of q; `cache_scales` its scales, each with the step from key head to key head."""
 
     dtype: str
     B: int
@@ -86,6 +90,8 @@ class AttentionParams:
     page: int = 0
     pages: int = 0
     sinks: bool = False
+    cache: str = ""
+    cache_scales: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def qheads_per_kvhead(self) -> int:
@@ -150,8 +156,8 @@ class AttentionParams:
 
     def _rows_of_16_bytes(self, name: str) -> bool:
         """Whether every row that there is starts at a multiple of 16 bytes."""
-        steps = (step for size, step in self.dims(name) if size > 1)
-        return self.heads[name].alignment >= 16 and all(step % 8 == 0 for step in steps)
+        own, steps = self.heads[name], (step for size, step in self.dims(name) if size > 1)
+        return own.alignment >= 16 and all(step * own.itemsize % 16 == 0 for step in steps)
 
     def copy_bytes(self, *names: str) -> int:
         """How wide rows of these tensors may be copied: 16 bytes where all are aligned to that, else an
@@ -161,13 +167,16 @@ class AttentionParams:
     def tensor_map(
         self, name: str, dims: Sequence[tuple[int, int]], box: Sequence[int], promotion: int = 256
     ) -> TensorMap:
-        """The map of a tensor's columns and then `dims`, sizes and strides, in boxes of 64 columns by `box`.
+        """The map of a tensor's columns and then `dims`, sizes and strides, in boxes of 128 bytes by `box`.
         A dimension that does not step has size 1, and one of size 1 a stride that the driver takes."""
         columns, sizes = self.columns(name), [size if step else 1 for size, step in dims]
         steps = [step if size > 1 else columns for size, (_, step) in zip(sizes, dims, strict=True)]
-        strides = tuple(2 * step for step in steps)
-        tensor = self.heads[name].tensor
-        return TensorMap(tensor, self.dtype, (columns, *sizes), strides, (64, *box), promotion)
+        own = self.heads[name]
+        strides = tuple(own.itemsize * step for step in steps)
+        dtype = self.cache if own.itemsize == 1 else self.dtype
+        return TensorMap(
+            own.tensor, dtype, (columns, *sizes), strides, (128 // own.itemsize, *box), promotion
+        )
 
     def require_tma(self, names: str, repeats: bool = False) -> None:
         """Unsupported where no tensor map covers one of the tensors. `repeats`: heads and batches may have a
@@ -175,7 +184,7 @@ class AttentionParams:
         for name in names.split():
             tensor, columns, dims = self.heads[name].tensor, self.columns(name), self.dims(name)
             steps = [step for size, step in dims if size > 1]
-            if columns % 8 or not self._rows_of_16_bytes(name):
+            if columns * self.heads[name].itemsize % 16 or not self._rows_of_16_bytes(name):
                 raise Unsupported(f"{tensor} has rows that do not start at multiples of 16 bytes")
             if dims[0][0] > 1 and dims[0][1] < columns:
                 raise Unsupported(f"{tensor} has rows that overlap")
@@ -183,6 +192,14 @@ class AttentionParams:
                 raise Unsupported(f"{tensor} has strides that a tensor map does not take")
             if 0 in steps and not repeats:
                 raise Unsupported(f"{tensor} has a stride of 0")
+
+    @property
+    def scale_arguments(self) -> Arguments:
+        """What kernels of a cache in 8 bits take beside the struct: its scales and their steps."""
+        found: list[tuple[str, Argument]] = []
+        for name, step in self.cache_scales.items():
+            found += [(name, Pointer(name)), (f"{name}_head", Scalar("i64", step))]
+        return tuple(found)
 
     def require(self, max_rows: int) -> None:
         """Unsupported where no kernel of the matrix units takes the call."""
@@ -359,16 +376,23 @@ def _varlen(call: Call) -> AttentionParams:
 
 def _paged(call: Call) -> AttentionParams:
     """q [B, M, H, D], caches [pages, page, G, D] and [pages, page, G, E], block_table [B, W]."""
-    a, heads = call.axes, {}
+    a, heads, scales = call.axes, {}, {}
+    cache = call["k_cache"].dtype if call.has("k_scale") else ""
+    sizes = dict.fromkeys("kv", 1) if cache else {}
     for role, name in (("q", "q"), ("k", "k_cache"), ("v", "v_cache"), ("o", "o")):
         info = call[name]
-        heads[role] = Heads(name, info.strides[0], info.strides[2], info.strides[1], info.alignment)
+        heads[role] = Heads(
+            name, info.strides[0], info.strides[2], info.strides[1], info.alignment, sizes.get(role, 2)
+        )
     batch, head, row = call["lse"].strides
     heads["lse"] = Heads("lse", batch, head, row, call["lse"].alignment)
     table = call["block_table"]
     heads["block_table"] = Heads("block_table", 0, 0, table.strides[0], table.alignment)
+    for name in ("k_scale", "v_scale") if cache else ():
+        scales[name] = call[name].strides[0]
     N = a["W"] * a["S"] if a["P"] else 0
-    return _params(call, heads, B=a["Z"], M=a["M"], N=N, page=a["S"], pages=a["P"])
+    own = {"page": a["S"], "pages": a["P"], "cache": cache, "cache_scales": scales}
+    return _params(call, heads, B=a["Z"], M=a["M"], N=N, **own)
 
 
 def _require_contiguous_rows(name: str, info: TensorInfo) -> None:
@@ -388,7 +412,7 @@ def require_decode(call: Call, p: AttentionParams) -> None:
         raise Unsupported(f"{p.N} keys: key numbers are 32-bit")
 
 
-def _params(call: Call, heads: dict[str, Heads], *, B: int, M: int, N: int, **more: int) -> AttentionParams:
+def _params(call: Call, heads: dict[str, Heads], *, B: int, M: int, N: int, **more: Any) -> AttentionParams:
     """`causal` is one side of the window; a side that hides no key is None. Paged is causal."""
     a, given = call.axes, call.params
     left, right = given["window_left"], given.get("window_right")

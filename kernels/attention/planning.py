@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from portable.kernels._lib.minifloat import format_type
 from portable.kernels.attention.params import (
     ELEMENTS,
     LAYOUT,
@@ -224,6 +225,10 @@ class Decode(NamedTuple):
     def defines(self, p: AttentionParams) -> dict[str, Any]:
         return {"D": p.D, "E": p.E, "PAGE": p.page, "CHUNK": self.chunk, **p.flags("LEFT RIGHT SOFTCAP")}
 
+    def native_defines(self, p: AttentionParams) -> dict[str, Any]:
+        """Those of a C++ kernel, which has a format of codes as a type."""
+        return self.defines(p) | ({"FORMAT": format_type(p.cache)} if p.cache else {})
+
     def blocks(self, p: AttentionParams) -> int:
         return p.B * p.G * self.tiles * self.splits
 
@@ -231,7 +236,7 @@ class Decode(NamedTuple):
         """Of a native kernel."""
         numbers = {"tiles": self.tiles, "splits": self.splits, "max_splits": self.max_splits}
         args = *maps, p.struct(f"q block_table seq_lens {pointers}"), *ints(pages=p.pages, **numbers)
-        return Launch(kernel, (self.blocks(p), 1, 1), args)
+        return Launch(kernel, (self.blocks(p), 1, 1), (*args, *p.scale_arguments))
 
 
 def decode_of(call: Call, p: AttentionParams, tile_rows: int, resident: int) -> Decode:

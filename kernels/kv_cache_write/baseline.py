@@ -16,6 +16,17 @@ def kv_cache_write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots
     v_cache[at, offset] = v
 
 
+def kv_cache_write_fp8(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, k_scale: Tensor, v_scale: Tensor
+) -> None:
+    """The same after torch's conversion."""
+    keys, values = (
+        (rows.float() / scale[:, None]).to(cache.dtype)
+        for rows, scale, cache in ((k, k_scale, k_cache), (v, v_scale, v_cache))
+    )
+    kv_cache_write(keys, values, k_cache, v_cache, slots)
+
+
 def derived(given: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Tensor]:
     """Slots as in serving: a token in a page of its own, or where pages are fewer, pages in any order."""
     pages, page, tokens = facts["P"], facts["S"], facts["M"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from portable import dtypes
+from portable.kernels._lib.minifloat import format_type
 from portable.kernels._lib.plans.row_class import ACCESS_BYTES, MAX_GRID, pointer, power_of_two
 from portable.layout import ceil_div
-from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Rejected, Scalar
+from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 SOURCE = Path(__file__).with_name("kv_cache_write.cu")
 TENSORS = ("k", "v", "k_cache", "v_cache")
+SCALES = ("k_scale", "v_scale")
 STEPS = {"k": ("token", "head", "element"), "k_cache": ("page", "place", "head", "element")}
 THREADS = 256
 MOST_CHUNKS = 4
@@ -19,14 +21,14 @@ FILLED = 1024
 
 
 def unit_of(call: Call, names: tuple[str, ...] = TENSORS) -> int:
-    """Elements of one access: 16 bytes where heads are neighbouring elements and end there; else 1."""
-    size = dtypes.itemsize(call["k"].dtype)
-    unit = ACCESS_BYTES // size
+    """Elements of one access: 16 bytes of k where heads are neighbouring elements and end there; else 1."""
+    unit = ACCESS_BYTES // dtypes.itemsize(call["k"].dtype)
     for name in names:
         info = call[name]
+        access = unit * dtypes.itemsize(info.dtype)  # of a cache in 8 bits fewer bytes
         *steps, element = ((length, stride) for length, stride in zip(info.shape, info.strides, strict=True))
         apart = any(length > 1 and stride % unit for length, stride in steps)
-        if info.alignment < ACCESS_BYTES or apart or element[0] % unit or element[1] != 1:
+        if info.alignment < access or apart or element[0] % unit or element[1] != 1:
             return 1
     return unit
 
@@ -49,6 +51,14 @@ def numbers(call: Call) -> list[tuple[str, Argument]]:
     axes = call.axes
     found = {"tokens": axes["M"], "heads": axes["G"], "page": axes["S"], "places": axes["P"] * axes["S"]}
     return [(name, Scalar("i32", number)) for name, number in found.items()]
+
+
+def scale_arguments(call: Call) -> list[tuple[str, Argument]]:
+    """The scales of a cache in 8 bits and their steps from head to head; none of another."""
+    args: list[tuple[str, Argument]] = []
+    for name in SCALES if call.has("k_scale") else ():
+        args += [(name, Pointer(name)), (f"{name}_head", Scalar("i64", call[name].strides[0]))]
+    return args
 
 
 def too_large(call: Call) -> Rejected | None:
@@ -80,7 +90,9 @@ def forward(call: Call) -> Plan | Rejected:
         ("LANES", lanes),
         ("CHUNKS", chunks),
     )
+    if scales := scale_arguments(call):
+        defines += (("T", dtypes.of(call["k"].dtype).c), ("FORMAT", format_type(call["k_cache"].dtype)))
     args = [(name, pointer(call, name)[1]) for name in (*TENSORS, "slots")]
     kernel = NativeKernel(SOURCE, "kv_cache_write", THREADS, defines, pdl=True)
     grid = ceil_div(axes["M"], THREADS // lanes)
-    return Plan((Launch(kernel, (grid, 1, 1), (*args, *strides(call), *numbers(call))),))
+    return Plan((Launch(kernel, (grid, 1, 1), (*args, *strides(call), *numbers(call), *scales)),))

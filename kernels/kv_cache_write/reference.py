@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from portable.kernels.quantize_fp8.reference import quantized
 
 
 def kv_cache_write(
@@ -21,6 +24,15 @@ def kv_cache_write(
         flat[where] = rows[here]
         written.append(flat.view(cache.shape))
     return written[0], written[1]
+
+
+def kv_cache_write_fp8(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, k_scale: Tensor, v_scale: Tensor,
+    types: Mapping[str, str],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same of rows quantised by the scale of their head, as `quantize_fp8` does by a given one."""
+    keys, values = (quantized(x, scale[:, None], types["C"]) for x, scale in ((k, k_scale), (v, v_scale)))
+    return kv_cache_write(keys, values, k_cache, v_cache, slots)
 
 
 def slots(axes: dict[str, int], bits: Any) -> dict[str, Tensor]:

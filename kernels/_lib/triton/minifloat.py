@@ -73,11 +73,18 @@ def decode(codes, FORMAT: tl.constexpr, CONVERT: tl.constexpr = False):  # pyrig
     """The float32 numbers of codes; with CONVERT, of uint8, by the GPU's instruction (`converts`) to float16,
     which has them all."""
     if not CONVERT:
-        x = decode_written_out(codes, FORMAT)
-    elif FORMAT[1] == 3:
-        x = codes.to(tl.float8e4nv, bitcast=True).to(tl.float16).to(tl.float32)
+        return decode_written_out(codes, FORMAT)
     else:
-        x = codes.to(tl.float8e5, bitcast=True).to(tl.float16).to(tl.float32)
+        return decode_halves(codes, FORMAT).to(tl.float32)
+
+
+@triton.jit
+def decode_halves(codes, FORMAT: tl.constexpr):
+    """The float16 numbers of codes, uint8, by the GPU's instruction."""
+    if FORMAT[1] == 3:
+        x = codes.to(tl.float8e4nv, bitcast=True).to(tl.float16)
+    else:
+        x = codes.to(tl.float8e5, bitcast=True).to(tl.float16)
     return x
 
 

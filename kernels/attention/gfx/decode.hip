@@ -9,13 +9,25 @@
 // of v: it loads up to 16 neighbouring bytes of each key's row and exchanges halves of words among its own registers.
 // Which column of v a row of the product stands for follows from that.
 //
-// Defines: ELEMENT (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys are contiguous; CHUNK: the
+// A cache of 8 bits is the same: a lane's codes become numbers of ELEMENT, which has them all, in its registers.
+//
+// Defines: ELEMENT (bf16, f16); FORMAT: of a cache's codes of 8 bits (minifloat.h), none where it has ELEMENTs; D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys are contiguous; CHUNK: the
 // fewest keys of a split; LEFT, RIGHT: whether the window's sides hide keys; SOFTCAP, SINKS: whether there are any;
 // SCALE_ONLY: whether scores are products times a positive scale and nothing else; PARAMS_LAYOUT (params.h).
 #include "attention/device/params.h"
 #include "attention/device/seqlen_info.h"
 #include "attention/device/softmax.h"
 #include "tiles.h"
+#ifdef FORMAT
+#include "_lib/minifloat.h"
+#define CACHE_SCALES , const float *k_scale, int64_t k_scale_head, const float *v_scale, int64_t v_scale_head
+#define K_SCALE k_scale[work.kv_head * k_scale_head]
+#define V_SCALE v_scale[work.kv_head * v_scale_head]
+#else
+#define CACHE_SCALES
+#define K_SCALE 1.0f
+#define V_SCALE 1.0f
+#endif
 
 using T = ELEMENT;
 using Softmax = ColumnSoftmax<T>;
@@ -31,20 +43,57 @@ constexpr bool WHOLE_TILES = PAGE % ELEMENTS_PER_LANE == 0 && KEYS_PER_LANE == E
 constexpr int KEY_LOOKUPS = WHOLE_TILES ? 1 : MMA_INSTRUCTIONS;
 constexpr int KEYS_PER_LOOKUP = PAGE % ELEMENTS_PER_LANE == 0 ? ELEMENTS_PER_LANE : 1;  // aligned keys in one page
 
+// --- what the cache holds: numbers, or codes of 8 bits ---
+
+#ifdef FORMAT
+using Stored = uint8_t;
+
+// COUNT codes from `from` on, of which `valid` exist, as numbers; zeros for the others. COUNT of 1: a word.
+template <int COUNT> DEVICE words<(COUNT > 1 ? COUNT * 2 : 4)> load_numbers(const uint8_t* from, int valid) {
+    words<(COUNT > 1 ? COUNT * 2 : 4)> numbers = {};
+    if constexpr (COUNT >= 4) {
+        const words<COUNT> codes = load_bounded<COUNT>(from, valid);
+#pragma unroll
+        for (int i = 0; i < COUNT / 2; ++i) {
+            numbers.w[i] = decode_pair<T, FORMAT>(codes.w[i / 2] >> i % 2 * 16 & 0xffffu);
+        }
+    } else {
+        const uint32_t first = valid > 0 ? from[0] : 0, second = COUNT > 1 && valid > 1 ? from[COUNT - 1] : 0;
+        numbers.w[0] = decode_pair<T, FORMAT>(first | second << 8);
+    }
+    return numbers;
+}
+
+// The second operand from global memory, as load_b_global has it of numbers.
+DEVICE BFragment load_b_global(const uint8_t* row, int k, int remaining) {
+#if defined(__GFX11__)
+    const vec<words<16>, 2> both = {{load_numbers<8>(row + k, remaining),
+                                     load_numbers<8>(row + k + ELEMENTS_PER_LANE, remaining - ELEMENTS_PER_LANE)}};
+    return {__builtin_bit_cast(operand, both)};
+#else
+    const int own = lane_part() * ELEMENTS_PER_LANE;
+    return {load_numbers<8>(row + k + own, remaining - own)};
+#endif
+}
+#else
+using Stored = T;
+#endif
+
 // --- where keys and values lie ---
 
 // A row: `offset` elements behind `base`. Where all lanes have the same base, the load adds them.
 struct Row {
-    const T* base;
+    const Stored* base;
     uint32_t offset;
 
-    DEVICE const T* at(int column) const {
-        return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) + offset * 2u) + column;
+    DEVICE const Stored* at(int column) const {
+        constexpr uint32_t BYTES = sizeof(Stored);
+        return reinterpret_cast<const Stored*>(reinterpret_cast<const char*>(base) + offset * BYTES) + column;
     }
 };
 
 struct CacheRows {
-    const T* data;
+    const Stored* data;
     int64_t page, row;
 
     DEVICE Row at(int page_index, int key) const {
@@ -54,7 +103,7 @@ struct CacheRows {
     // COUNT rows from first + own on, `step` keys apart and in one page; `first` is the same in all lanes, rows are less
     // than 2^24 elements apart.
     template <int COUNT> DEVICE void near(Row (&rows)[COUNT], int page_index, int first, int own, int step) const {
-        const T* const start = PAGE == 0 ? data + first * row : at(page_index, first + own).base;
+        const Stored* const start = PAGE == 0 ? data + first * row : at(page_index, first + own).base;
         const uint32_t offset = PAGE == 0 ? static_cast<uint32_t>(own) * static_cast<uint32_t>(row) : 0;
         for (int i = 0; i < COUNT; ++i) {
             rows[i] = {start + i * step * row, offset};
@@ -152,12 +201,16 @@ constexpr int width_from(int tile) {
     return columns >= 128 && !FEW_REGISTERS ? 8 : columns >= 64 ? 4 : columns >= 32 ? 2 : 1;
 }
 
-template <int WIDTH> DEVICE words<(WIDTH > 1 ? WIDTH * 2 : 4)> load_neighbours(const T* from) {
+template <int WIDTH> DEVICE words<(WIDTH > 1 ? WIDTH * 2 : 4)> load_neighbours(const Stored* from) {
+#ifdef FORMAT
+    return load_numbers<WIDTH>(from, WIDTH);
+#else
     if constexpr (WIDTH > 1) {
         return load_unaligned<WIDTH * 2>(from);
     } else {
         return {{from->bits}};
     }
+#endif
 }
 
 using OutputAccumulators = accumulators[V_TILES];
@@ -212,9 +265,9 @@ struct WorkTile {
 constexpr int TILES_AT_ONCE = 4;  // tiles whose accumulators are added up at once
 typedef float Exchange[WAVES][MMA_N][TILES_AT_ONCE * 16 + 4];
 
-// Stores the waves' accumulators, added in order of the waves; this wave's are multiplied by `factor`.
+// Stores the waves' accumulators times `v_scale`, added in order of the waves; this wave's are multiplied by `factor`.
 template <int TILE>
-DEVICE void store_partial(const OutputAccumulators& acc_o, float factor, int wave, Exchange& exchange,
+DEVICE void store_partial(const OutputAccumulators& acc_o, float factor, float v_scale, int wave, Exchange& exchange,
                           const WorkTile& work, float* o_partial) {
     constexpr int WIDTH = width_from(TILE);
     constexpr int AT_ONCE = WIDTH < TILES_AT_ONCE ? WIDTH : TILES_AT_ONCE;
@@ -237,12 +290,12 @@ DEVICE void store_partial(const OutputAccumulators& acc_o, float factor, int wav
                 sum += exchange[w][row][at];
             }
             if (column < E) {
-                o_partial[work.partial_index(row) * E + column] = sum;
+                o_partial[work.partial_index(row) * E + column] = sum * v_scale;
             }
         }
     }
     if constexpr (TILE + WIDTH < V_TILES) {
-        store_partial<TILE + WIDTH>(acc_o, factor, wave, exchange, work, o_partial);
+        store_partial<TILE + WIDTH>(acc_o, factor, v_scale, wave, exchange, work, o_partial);
     }
 }
 
@@ -277,7 +330,7 @@ DEVICE void apply_mask(float (&scores)[ELEMENTS_PER_LANE], MaskBounds mask, int 
 // `pages`: of the cache. `tiles` of columns of a KV head; `splits` of the keys that memory has room for, `max_splits`
 // that a sequence is cut into.
 KERNEL_RESIDENT(THREADS, 2)
-void attention_decode(const AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+void attention_decode(const AttentionParams params, int pages, int tiles, int splits, int max_splits CACHE_SCALES) {
     const AttentionParams& p = params;
     SHARED __attribute__((aligned(16))) char q_tile[Q_CHUNKS * MMA_N * 16];
     SHARED __attribute__((aligned(16))) Exchange exchange;
@@ -303,8 +356,8 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
     }
     lds_barrier();
 
-    const T* k = static_cast<const T*>(p.k) + work.kv_head * p.k_head;
-    const T* v = static_cast<const T*>(p.v) + work.kv_head * p.v_head;
+    const Stored* k = static_cast<const Stored*>(p.k) + work.kv_head * p.k_head;
+    const Stored* v = static_cast<const Stored*>(p.v) + work.kv_head * p.v_head;
     const int* table = p.block_table;
     if (PAGE == 0) {
         k += work.z * p.k_batch;
@@ -316,6 +369,7 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
     const int last = length - p.seqlen_q + work.query(lane_column());  // the query's own key
     const MaskBounds mask{last - p.left, RIGHT ? min(last + p.right, end - 1) : end - 1};
 
+    const float score_scale = p.score_scale * K_SCALE;
     Softmax softmax;
     OutputAccumulators acc_o;
     for (int tile = 0; tile < V_TILES; ++tile) {
@@ -347,7 +401,7 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
             }
         }
         float scores[ELEMENTS_PER_LANE];
-        apply_scale(scores, compute_scores(k_rows, q_tile + q_offset), p.score_scale, p.softcap_log2);
+        apply_scale(scores, compute_scores(k_rows, q_tile + q_offset), score_scale, p.softcap_log2);
         if (n + MMA_M > seen_stop || (LEFT && n < seen_first)) {
             apply_mask(scores, mask, n);
         }
@@ -355,7 +409,7 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
         for (int i = 1; i < ELEMENTS_PER_LANE; ++i) {
             lane_max = math_max_number(lane_max, scores[i]);
         }
-        lane_max = SCALE_ONLY ? lane_max * p.score_scale : lane_max;
+        lane_max = SCALE_ONLY ? lane_max * score_scale : lane_max;
         if (any_lane(lane_max > softmax.limit)) {
             const float factor = softmax.update_max(column_max(lane_max));
             for (int tile = 0; tile < V_TILES; ++tile) {
@@ -363,7 +417,7 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
             }
         }
         for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
-            scores[i] = exp2_ftz(SCALE_ONLY ? math_fma(scores[i], p.score_scale, -softmax.offset)
+            scores[i] = exp2_ftz(SCALE_ONLY ? math_fma(scores[i], score_scale, -softmax.offset)
                                             : scores[i] - softmax.offset);
             softmax.row_sum += scores[i];
         }
@@ -388,7 +442,8 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
         p.max_partial[work.partial_index(thread_x())] = block_max;
         p.sum_partial[work.partial_index(thread_x())] = block_sum;
     }
-    store_partial<0>(acc_o, exp2_ftz(softmax.row_max - base) * Softmax::UNSCALE, wave, exchange, work, p.o_partial);
+    store_partial<0>(acc_o, exp2_ftz(softmax.row_max - base) * Softmax::UNSCALE, V_SCALE, wave, exchange, work,
+                     p.o_partial);
 }
 
 // --- the splits' combination ---

@@ -242,6 +242,26 @@ def attention_paged(
     return attend(q.transpose(1, 2), k, v, scale=scale, enable_gqa=True).transpose(1, 2), None
 
 
+def attention_paged_fp8(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor, k_scale: Tensor,
+    v_scale: Tensor, sinks: Tensor | None = None, **params: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """The same of a cache that is made q's type first: torch's attention takes no codes."""
+    k, v = (
+        cache.to(q.dtype) * scale.to(q.dtype)[:, None]
+        for cache, scale in ((k_cache, k_scale), (v_cache, v_scale))
+    )
+    return attention_paged(q, k, v, block_table, seq_lens, sinks, **params)
+
+
+def wide(given: dict[str, Tensor], facts: Facts) -> Callable[[], object]:
+    """attention_paged over a cache of q's type, with the same tables."""
+    q, params = given["q"], {name: facts[name] for name in ("scale", "window_left", "softcap")}
+    k, v = (torch.randn(given[name].shape, device=q.device).to(q.dtype) for name in ("k_cache", "v_cache"))
+    attention, rest = dispatcher.op("attention_paged"), (given["block_table"], given["seq_lens"])
+    return lambda: attention(q, k, v, *rest, given["sinks"], **params)
+
+
 def _pages(given: Given, facts: Facts) -> dict[str, Tensor]:
     """Full sequences whose pages lie anywhere."""
     q = given["q"]

@@ -3,13 +3,13 @@ device, float32 inside or wider. No tensor is written into, so that torch can tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import paged, varlen
+from . import paged, paged_fp8, varlen
 from .varlen import heads, rows
 
 
@@ -159,9 +159,35 @@ def _placed(found: Sequence[Tensor], tokens: Sequence[Tensor], total: int, none:
 
 def attention_paged(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor,
-    sinks: Tensor | None = None, *, window_left: int | None = None, **params: Any,
+    sinks: Tensor | None = None, **params: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """o and lse on any device, float32 inside or wider."""
+
+    def gathered(pages: Tensor, length: int) -> list[Tensor]:
+        return [paged.gather(cache, pages, length) for cache in (k_cache, v_cache)]
+
+    return _over_pages(gathered, q, k_cache, v_cache, block_table, seq_lens, sinks, **params)
+
+
+def attention_paged_fp8(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor, k_scale: Tensor,
+    v_scale: Tensor, sinks: Tensor | None = None, **params: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same over a cache in 8 bits, whose pages become float32 as they are gathered."""
+    caches = ((k_cache, k_scale), (v_cache, v_scale))
+
+    def gathered(pages: Tensor, length: int) -> list[Tensor]:
+        return [paged_fp8.gather(cache, scale, pages, length) for cache, scale in caches]
+
+    return _over_pages(gathered, q, k_cache, v_cache, block_table, seq_lens, sinks, **params)
+
+
+def _over_pages(
+    gathered: Callable[[Tensor, int], Sequence[Tensor]], q: Tensor, k_cache: Tensor, v_cache: Tensor,
+    block_table: Tensor, seq_lens: Tensor, sinks: Tensor | None, *, window_left: int | None = None,
+    **params: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """o and lse by batches of one length, whose keys and values `gathered` gives of their pages."""
     _, M, H, D = q.shape
     E = v_cache.shape[-1]
     per_key = 2 * H * (D + E + M) + 2 * M * H
@@ -172,7 +198,7 @@ def attention_paged(
         [q.new_empty((0, H, M), dtype=torch.promote_types(q.dtype, torch.float32))],
     )
     for sequences, pages, length in paged.batches(k_cache, block_table, seq_lens, per_key):
-        k, v = (paged.gather(cache, pages, length) for cache in (k_cache, v_cache))
+        k, v = gathered(pages, length)
         found = attention(q[sequences].movedim(1, 2), k, v, None, sinks, **mask, **params)
         order.append(sequences)
         o.append(found[0].movedim(1, 2))

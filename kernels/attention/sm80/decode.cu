@@ -1,13 +1,15 @@
 // A few queries against a long cache of keys and values: tiles in shared memory, and warp-wide matrix instructions.
 //
-// A block takes one split of one sequence's keys, one key head, and up to 16 rows: queries times the heads that share
+// A block takes one split of one sequence's keys, one key head, and up to ROWS rows: queries times the heads that share
 // the key head. Each warp walks tiles of 16 keys of its own, which come through a ring of STAGES tiles, by asynchronous
 // copies of 16 bytes a lane or by TMA: nothing waits for another warp, and there is no barrier, until the split ends.
 //
-// Defines: ELEMENT (bf16 or f16); D, E: head sizes; TMA: whether tiles come by TMA, of sm_90; PAGE: keys of a page, a
-// multiple of 16; with TMA 0 where a sequence is one page; WARPS; STAGES; CHUNK: the fewest keys of a split; LEFT,
-// RIGHT, SOFTCAP: whether there are such bounds; DIRECT: whether the one split's sums are the result; FIRST_WAVE, with
-// TMA: blocks that start at once; PARAMS_LAYOUT (params.h).
+// What the cache holds, numbers or codes of 8 bits, is in kv_cache.h.
+//
+// Defines: ELEMENT (bf16 or f16); FORMAT: of a cache's codes of 8 bits (minifloat.h), none where it has ELEMENTs; D, E: head
+// sizes; TMA: whether tiles come by TMA, of sm_90; PAGE: keys of a page, a multiple of 16; with TMA 0 where a sequence is one
+// page; WARPS; STAGES; CHUNK: the fewest keys of a split; LEFT, RIGHT, SOFTCAP: whether there are such bounds; DIRECT: whether
+// the one split's sums are the result; FIRST_WAVE, with TMA: blocks that start at once; PARAMS_LAYOUT (params.h).
 #include "prelude.h"
 
 #include "_lib/ptx/matrix.h"
@@ -18,21 +20,14 @@
 #include "attention/device/params.h"
 #include "attention/device/seqlen_info.h"
 #include "attention/device/softmax.h"
+#include "kv_cache.h"
 
-using T = ELEMENT;
-constexpr int ROWS = 16;
 constexpr int KEYS = 16;            // of a tile, which lies in one page
 constexpr int STEP = WARPS * KEYS;  // from a warp's tile to its next
-constexpr int D_STEPS = (D + 15) / 16, E_STEPS = (E + 15) / 16;
-constexpr int SUMS_PITCH = E_STEPS * 16 + 4;
+constexpr int SUMS_PITCH = PADDED_E + 4;
 constexpr int SUMS_BYTES = ROWS * SUMS_PITCH * 4;
 static_assert(SPLIT_ALIGN % KEYS == 0, "tiles end where splits do");
 
-// As quad_max, but of numbers alone.
-DEVICE float quad_max_number(float x) {
-    x = math_max_number(x, shuffle_xor(x, 1));
-    return math_max_number(x, shuffle_xor(x, 2));
-}
 DEVICE float finite_or_zero(float m) { return m == -INF_F ? 0.0f : m; }
 
 // `tiles` of rows of a key head; `splits` of the keys that memory has room for, `max_splits` that a sequence is cut
@@ -58,66 +53,67 @@ struct WorkTile {
     }
 };
 
-// A tile's rows as the matrix instructions have them: this lane's are lane / 4 and that plus 8.
+// A tile's rows as the matrix instructions have them: the queries of this lane's sums, and of its words.
 struct Rows {
     int query[2];
-    uint32_t words[D_STEPS][4];
+    uint32_t words[D_STEPS * PARTS][2 * HALVES];
+    RowScales scales;
 
-    DEVICE Rows(const AttentionParams& p, const WorkTile& work, int lane) {
+    DEVICE Rows(const AttentionParams& p, const WorkTile& work, float k_scale, int lane) {
         const int qheads_per_kvhead = p.qheads_per_kvhead;
         const T* at[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int number = work.tile * ROWS + lane / 4 + i * 8;
-            query[i] = number / qheads_per_kvhead;
-            const T* own = static_cast<const T*>(p.q) + work.z * p.q_batch + query[i] * p.q_row +
+            query[i] = (work.tile * ROWS + row_of(i, lane)) / qheads_per_kvhead;
+            const int number = work.tile * ROWS + query_row(i, lane), own_query = number / qheads_per_kvhead;
+            const T* own = static_cast<const T*>(p.q) + work.z * p.q_batch + own_query * p.q_row +
                            (work.head * qheads_per_kvhead + number % qheads_per_kvhead) * p.q_head;
-            at[i] = query[i] < p.seqlen_q ? own : nullptr;
+            at[i] = own_query < p.seqlen_q ? own : nullptr;
         }
 #pragma unroll
-        for (int step = 0; step < D_STEPS; ++step)
+        for (int i = 0; i < D_STEPS * PARTS; ++i)
 #pragma unroll
-            for (int w = 0; w < 4; ++w) {
-                const int column = step * 16 + w / 2 * 8 + lane % 4 * 2;
-                words[step][w] =
-                    at[w % 2] != nullptr && column < D ? *reinterpret_cast<const uint32_t*>(at[w % 2] + column) : 0;
+            for (int w = 0; w < 2 * HALVES; ++w) {
+                const int own = i * 16 + query_column(w, lane);
+                words[i][w] = at[w % 2] != nullptr && own < D ? *reinterpret_cast<const uint32_t*>(at[w % 2] + own) : 0;
             }
+        scales.prepare(words, p, k_scale, lane);
     }
 };
 
-// Of a warp's tiles so far: each row's greatest score, the sum of exp2(score - row_max), and that times the values.
+// Of a warp's tiles so far: each row's greatest score, the sum of the weights exp2(score - row_max), times 2^WEIGHT_BITS, and
+// that of these times the values.
 struct DecodeSoftmax {
     float row_max[2] = {-INF_F, -INF_F}, row_sum[2] = {0.0f, 0.0f};
-    float acc_o[E_STEPS * 2][4] = {};
+    float acc_o[E_STEPS * PARTS * HALVES][4] = {};
 
     // A tile from key n on. It says where this lane's line of 16 columns of either is: `keys(step)`, `values(step)`.
     template <class Tile>
     DEVICE void add(const Tile& tile, const Rows& rows, int n, const WorkTile& work, const AttentionParams& p,
                     int lane) {
-        float products[2][2][4] = {};  // two sums each, so that the instructions do not wait for one another
+        float products[HALVES][2][4] = {};
 #pragma unroll
         for (int step = 0; step < D_STEPS; ++step) {
             uint32_t b[4];
             ldmatrix_x4(b, tile.keys(step));
-            Product<T>::add(products[0][step % 2], rows.words[step], b[0], b[1]);
-            Product<T>::add(products[1][step % 2], rows.words[step], b[2], b[3]);
+            add_keys(products, rows.words + step * PARTS, b, step);
         }
-        float scores[2][4];
+        float scores[HALVES][4];
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
+        for (int half = 0; half < HALVES; ++half)
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                float score = (products[half][0][j] + products[half][1][j]) * p.score_scale;
+                float score = (products[half][0][j] + products[half][1][j]) * rows.scales.of(p, slot_of(j));
                 if (SOFTCAP) score = p.softcap_log2 * (1.0f - 2.0f / (1.0f + exp2_fast(score)));
                 scores[half][j] = score;
             }
         if (LEFT || RIGHT || n + KEYS > work.end) {
 #pragma unroll
-            for (int half = 0; half < 2; ++half)
+            for (int half = 0; half < HALVES; ++half)
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
-                    const int key = n + half * 8 + lane % 4 * 2 + j % 2;
-                    const int last = work.length - p.seqlen_q + rows.query[j / 2];
+                    const int key = n + key_of(half, j, lane);
+                    const int last = work.length - p.seqlen_q + rows.query[slot_of(j)];
                     bool seen = key < work.end;
                     if (RIGHT) seen = seen && key <= last + p.right;
                     if (LEFT) seen = seen && key >= last - p.left;
@@ -128,61 +124,62 @@ struct DecodeSoftmax {
         bool grows = false;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float lane_max = math_max_number(math_max_number(scores[0][2 * r], scores[0][2 * r + 1]),
-                                               math_max_number(scores[1][2 * r], scores[1][2 * r + 1]));
-            const float highest = math_max_number(row_max[r], quad_max_number(lane_max));
+            float lane_max = math_max_number(scores[0][place_of(r, 0)], scores[0][place_of(r, 1)]);
+            if constexpr (HALVES == 2) {
+                lane_max = math_max_number(lane_max, math_max_number(scores[1][place_of(r, 0)], scores[1][place_of(r, 1)]));
+            }
+            const float highest = math_max_number(row_max[r], max_of_row(lane_max));
             const float base = finite_or_zero(highest);
             grows = grows || highest > row_max[r];
             rescale[r] = exp2_fast(row_max[r] - base);
             row_max[r] = highest;
             float sum = 0.0f;
 #pragma unroll
-            for (int half = 0; half < 2; ++half)
+            for (int half = 0; half < HALVES; ++half)
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
-                    const float p = exp2_fast(scores[half][2 * r + j] - base);
-                    scores[half][2 * r + j] = p;
+                    const float p = exp2_fast(scores[half][place_of(r, j)] - (base - WEIGHT_BITS));
+                    scores[half][place_of(r, j)] = p;
                     sum += p;
                 }
             row_sum[r] = row_sum[r] * (row_max[r] == -INF_F ? 1.0f : rescale[r]) + sum;
         }
         if (__any_sync(0xffffffffu, grows)) {
 #pragma unroll
-            for (int i = 0; i < E_STEPS * 2; ++i)
+            for (int i = 0; i < E_STEPS * PARTS * HALVES; ++i)
 #pragma unroll
-                for (int j = 0; j < 4; ++j) acc_o[i][j] *= rescale[j / 2];
+                for (int j = 0; j < 4; ++j) acc_o[i][j] *= rescale[slot_of(j)];
         }
-        const uint32_t packed[4] = {pack2<T>(scores[0][0], scores[0][1]), pack2<T>(scores[0][2], scores[0][3]),
-                               pack2<T>(scores[1][0], scores[1][1]), pack2<T>(scores[1][2], scores[1][3])};
+        uint32_t packed[2 * HALVES];
+        pack_weights(packed, scores);
 #pragma unroll
         for (int step = 0; step < E_STEPS; ++step) {
             uint32_t b[4];
             ldmatrix_x4_trans(b, tile.values(step));
-            Product<T>::add(acc_o[2 * step], packed, b[0], b[1]);
-            Product<T>::add(acc_o[2 * step + 1], packed, b[2], b[3]);
+            add_values(acc_o + step * PARTS * HALVES, packed, b);
         }
     }
 };
 
 // Adds up the sums of a block's warps in their order: with DIRECT to o and lse [z, head, query], else a split's to
 // [z, head, query, splits]. A warp's take the place of its tiles, `pitch` bytes from one
-// warp's to the next's.
+// warp's to the next's. Values were codes times `v_scale`.
 DEVICE void add_warps(const DecodeSoftmax& softmax, char* memory, int pitch, const AttentionParams& p,
-                      const WorkTile& work, int splits, int warp, int lane) {
+                      const WorkTile& work, float v_scale, int splits, int warp, int lane) {
     const int qheads_per_kvhead = p.qheads_per_kvhead;
     SHARED float warp_max[WARPS][ROWS], warp_sum[WARPS][ROWS];
     float* own = reinterpret_cast<float*>(memory + warp * pitch);
 #pragma unroll
-    for (int i = 0; i < E_STEPS * 2; ++i)
+    for (int i = 0; i < E_STEPS * PARTS * HALVES; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-            own[(lane / 4 + j / 2 * 8) * SUMS_PITCH + i * 8 + lane % 4 * 2 + j % 2] = softmax.acc_o[i][j];
+            own[row_of(slot_of(j), lane) * SUMS_PITCH + column_of(i, j, lane)] = softmax.acc_o[i][j];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const float sum = quad_sum(softmax.row_sum[i]);
-        if (lane % 4 == 0) {
-            warp_max[warp][lane / 4 + i * 8] = softmax.row_max[i];
-            warp_sum[warp][lane / 4 + i * 8] = sum;
+        const float sum = sum_of_row(softmax.row_sum[i]);
+        if (first_of_row(lane)) {
+            warp_max[warp][row_of(i, lane)] = softmax.row_max[i];
+            warp_sum[warp][row_of(i, lane)] = sum;
         }
     }
     barrier();
@@ -197,10 +194,11 @@ DEVICE void add_warps(const DecodeSoftmax& softmax, char* memory, int pitch, con
         float sum = 0.0f, divisor = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) {
-            const float weight = exp2_fast(warp_max[w][row] - base);
+            const float weight = exp2_fast(warp_max[w][row] - base) * (1.0f / (1 << WEIGHT_BITS));
             sum += weight * reinterpret_cast<const float*>(memory + w * pitch)[row * SUMS_PITCH + column];
             divisor += weight * warp_sum[w][row];
         }
+        sum *= v_scale;
         const int number = work.tile * ROWS + row, query = number / qheads_per_kvhead;
         const int head = work.head * qheads_per_kvhead + number % qheads_per_kvhead;
         const int64_t line = static_cast<int64_t>(work.z) * (p.kv_heads * qheads_per_kvhead) + head;
@@ -223,15 +221,14 @@ DEVICE void add_warps(const DecodeSoftmax& softmax, char* memory, int pitch, con
 #if !TMA
 // --- tiles by asynchronous copies ---
 
-constexpr int PADDED_D = D_STEPS * 16, PADDED_E = E_STEPS * 16;
-constexpr int K_PITCH = PADDED_D * 2 + 16;  // an odd number of 16-byte chunks: eight lines in different banks
-constexpr int V_PITCH = PADDED_E * 2 + 16;
+constexpr int K_PITCH = D_STEPS * 32 + 16;  // an odd number of 16-byte chunks: eight lines in different banks
+constexpr int V_PITCH = E_STEPS * 32 + 16;
 constexpr int STAGE_BYTES = KEYS * (K_PITCH + V_PITCH);
 constexpr int PIPELINE_BYTES = STAGES * STAGE_BYTES;
 static_assert(PIPELINE_BYTES >= SUMS_BYTES, "a warp's sums take the place of its tiles");
 
 struct Cache {
-    const T *k, *v;
+    const Stored *k, *v;
     int64_t k_page, k_row, v_page, v_row;
     const int32_t* table;
     int pages;
@@ -246,14 +243,15 @@ struct Cache {
 // Copies LINE elements of 16 rows into lines PITCH bytes apart; rows from `rows` on become zeros, and so does what is
 // behind a line.
 template <int LINE, int PADDED, int PITCH>
-DEVICE void copy_tile(uint32_t to, const T* from, int64_t row_stride, int rows, int lane) {
-    constexpr int CHUNKS = PADDED / 8;
+DEVICE void copy_tile(uint32_t to, const Stored* from, int64_t row_stride, int rows, int lane) {
+    constexpr int CHUNKS = PADDED / CHUNK_COLUMNS;
 #pragma unroll
     for (int i = 0; i < CHUNKS * KEYS / 32; ++i) {
         const int index = i * 32 + lane;
         const int row = index / CHUNKS, chunk = index % CHUNKS;
-        const bool inside = row < rows && chunk * 8 < LINE;
-        copy_async(to + row * PITCH + chunk * 16, inside ? from + row * row_stride + chunk * 8 : from, inside ? 16 : 0);
+        const bool inside = row < rows && chunk * CHUNK_COLUMNS < LINE;
+        copy_async(to + row * PITCH + chunk * 16,
+                   inside ? from + row * row_stride + chunk * CHUNK_COLUMNS : from, inside ? 16 : 0);
     }
 }
 
@@ -278,7 +276,8 @@ struct StageTile {
 
 // `pages`: of the cache. The others as in Splits.
 KERNEL(WARPS * 32)
-void attention_decode_sm80(const AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+void attention_decode_sm80(const AttentionParams params, int pages, int tiles, int splits,
+                          int max_splits CACHE_SCALES) {
     enter_pdl();
     const AttentionParams& p = params;
     DYNAMIC_SHARED(memory);
@@ -286,9 +285,9 @@ void attention_decode_sm80(const AttentionParams params, int pages, int tiles, i
     const WorkTile work(p, {tiles, splits, max_splits});
     if (!DIRECT && work.begin >= work.length) return;
 
-    const Rows rows(p, work, lane);
-    const Cache cache{static_cast<const T*>(p.k) + work.head * p.k_head,
-                      static_cast<const T*>(p.v) + work.head * p.v_head, p.k_batch, p.k_row, p.v_batch, p.v_row,
+    const Rows rows(p, work, K_SCALE, lane);
+    const Cache cache{static_cast<const Stored*>(p.k) + work.head * p.k_head,
+                      static_cast<const Stored*>(p.v) + work.head * p.v_head, p.k_batch, p.k_row, p.v_batch, p.v_row,
                       p.block_table + work.z * p.block_table_row, pages};
     const uint32_t ring = shared_address(memory) + warp * PIPELINE_BYTES;
     const int start = work.begin + warp * KEYS;
@@ -315,13 +314,14 @@ void attention_decode_sm80(const AttentionParams params, int pages, int tiles, i
     }
     wait_copies<0>();
     __syncwarp();
-    add_warps(softmax, memory, PIPELINE_BYTES, p, work, splits, warp, lane);
+    add_warps(softmax, memory, PIPELINE_BYTES, p, work, V_SCALE, splits, warp, lane);
 }
 #else
 // --- tiles by TMA: one lane of a warp starts the copies ---
 
-constexpr int D_BLOCKS = (D + 63) / 64, E_BLOCKS = (E + 63) / 64;
-constexpr int LINE = 128;  // bytes of a block's 64 columns
+constexpr int LINE = 128;  // bytes of a block's columns
+constexpr int LINE_COLUMNS = LINE / sizeof(Stored);
+constexpr int D_BLOCKS = (D + LINE_COLUMNS - 1) / LINE_COLUMNS, E_BLOCKS = (E + LINE_COLUMNS - 1) / LINE_COLUMNS;
 constexpr int BLOCK_BYTES = KEYS * LINE;
 constexpr int K_BYTES = D_BLOCKS * BLOCK_BYTES;
 constexpr int STAGE_BYTES = K_BYTES + E_BLOCKS * BLOCK_BYTES;
@@ -354,18 +354,18 @@ struct Cache {
         mbarrier_arrive_expect_tx(barrier, STAGE_BYTES);
 #pragma unroll
         for (int b = 0; b < D_BLOCKS; ++b)
-            tma_load_4d_cached(to + b * BLOCK_BYTES, k, barrier, policy, b * 64, head, slot, page);
+            tma_load_4d_cached(to + b * BLOCK_BYTES, k, barrier, policy, b * LINE_COLUMNS, head, slot, page);
 #pragma unroll
         for (int b = 0; b < E_BLOCKS; ++b)
-            tma_load_4d_cached(to + K_BYTES + b * BLOCK_BYTES, v, barrier, policy, b * 64, head, slot, page);
+            tma_load_4d_cached(to + K_BYTES + b * BLOCK_BYTES, v, barrier, policy, b * LINE_COLUMNS, head, slot, page);
     }
 
     // Brings the tile that starts at key n of a contiguous cache into L2.
     DEVICE void prefetch(int n) const {
 #pragma unroll
-        for (int b = 0; b < D_BLOCKS; ++b) tma_prefetch_4d(k, b * 64, head, n, z);
+        for (int b = 0; b < D_BLOCKS; ++b) tma_prefetch_4d(k, b * LINE_COLUMNS, head, n, z);
 #pragma unroll
-        for (int b = 0; b < E_BLOCKS; ++b) tma_prefetch_4d(v, b * 64, head, n, z);
+        for (int b = 0; b < E_BLOCKS; ++b) tma_prefetch_4d(v, b * LINE_COLUMNS, head, n, z);
     }
 };
 
@@ -393,7 +393,8 @@ struct StageTile {
 // `pages`: of the cache. The others as in Splits.
 KERNEL(WARPS * 32)
 void attention_decode_tma(const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_v,
-                          const AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+                          const AttentionParams params, int pages, int tiles, int splits,
+                          int max_splits CACHE_SCALES) {
     launch_dependents();
     const AttentionParams& p = params;
     DYNAMIC_SHARED(shared);
@@ -432,7 +433,7 @@ void attention_decode_tma(const __grid_constant__ TensorMap map_k, const __grid_
     int ahead = start + STAGES * STEP;
     int page = cache.page_of(ahead);  // looked up a tile before it is needed
 
-    const Rows rows(p, work, lane);
+    const Rows rows(p, work, K_SCALE, lane);
     DecodeSoftmax softmax;
     int stage = 0;
     uint32_t phase = 0;
@@ -451,6 +452,6 @@ void attention_decode_tma(const __grid_constant__ TensorMap map_k, const __grid_
         }
     }
     __syncwarp();
-    add_warps(softmax, memory, PIPELINE_BYTES, p, work, splits, warp, lane);
+    add_warps(softmax, memory, PIPELINE_BYTES, p, work, V_SCALE, splits, warp, lane);
 }
 #endif

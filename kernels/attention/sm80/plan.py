@@ -261,6 +261,7 @@ def dbias(call: Call, p: AttentionParams) -> Plan:
 # --- decode: attention_paged, and attention with few queries ------------------------------------------------
 
 DECODE_TILE_ROWS = 16
+_CODES_TILE_ROWS = 8  # of a cache in 8 bits (kv_cache.h)
 DECODE_KEYS = 16  # of a stage
 _BESIDE = 3072  # most bytes beside the pipelines: 1024 that align them, row_max, row_sum, barriers
 
@@ -270,9 +271,10 @@ def decode(call: Call, p: AttentionParams) -> Plan:
     """The splits by cp.async, 16 bytes a lane."""
     require_decode(call, p)
     aligned = p.heads["q"].alignment >= 16 and p.heads["k"].aligned and p.heads["v"].aligned
-    if p.D % 8 or p.E % 8 or not aligned:
+    itemsize = p.heads["k"].itemsize
+    if p.D * itemsize % 16 or p.E * itemsize % 16 or not aligned:
         raise Unsupported("rows of keys or values are not made of aligned pieces of 16 bytes")
-    stage = DECODE_KEYS * (2 * sum(p.padded(HEAD_UNIT)) + 32)
+    stage = DECODE_KEYS * sum(ceil_div(size * itemsize, 32) * 32 + 16 for size in (p.D, p.E))
     return _decode(call, p, stage)
 
 
@@ -283,12 +285,12 @@ def decode_tma(call: Call, p: AttentionParams) -> Plan:
     if any(size == 0 for size, _ in p.dims("k")):
         raise Unsupported("no keys to copy")
     p.require_tma("k v")
-    stage = DECODE_KEYS * 128 * (ceil_div(p.D, 64) + ceil_div(p.E, 64))
+    stage = DECODE_KEYS * 128 * sum(ceil_div(size * p.heads["k"].itemsize, 128) for size in (p.D, p.E))
     return _decode(call, p, stage, (("map_k", _tensor_map(p, "k")), ("map_v", _tensor_map(p, "v"))))
 
 
 def _tensor_map(p: AttentionParams, name: str) -> TensorMap:
-    """Boxes of 64 columns of a stage's keys of one head in one page, or in one sequence.
+    """Boxes of 128 bytes of a stage's keys of one head in one page, or in one sequence.
 
     With a promotion of 256 bytes the copies of both halves of a row ask for all of it: 3 % slower over 64
     sequences, 5 % over one (H200, 2026-11-22).
@@ -313,11 +315,11 @@ def _decode(call: Call, p: AttentionParams, stage: int, maps: Arguments = ()) ->
         raise Unsupported("two tiles do not fit shared memory")
     shared = warps * stages * stage
     resident = max(1, (space + _RESERVED) // (shared + _BESIDE + _RESERVED))
-    cut = decode_of(call, p, DECODE_TILE_ROWS, resident)
+    cut = decode_of(call, p, _CODES_TILE_ROWS if p.cache else DECODE_TILE_ROWS, resident)
     # A paged cache's splits follow from its table's width, which is not to change a sequence's bits.
     direct = cut.splits == 1 and not p.page and not p.sinks
     defines = {
-        **cut.defines(p), "WARPS": warps, "STAGES": stages, "DIRECT": direct, "TMA": bool(maps),
+        **cut.native_defines(p), "WARPS": warps, "STAGES": stages, "DIRECT": direct, "TMA": bool(maps),
     }  # fmt: skip
     if maps:
         defines["FIRST_WAVE"] = call.device.multiprocessors * resident

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.minifloat import decode_halves, decode_written_out
 from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import divisible
 from portable.kernels.attention.triton.tiles import apply_softcap
@@ -70,6 +71,34 @@ def rows_at(
 
 
 @triton.jit
+def operands_of(codes, FORMAT: tl.constexpr, CONVERT: tl.constexpr, dtype: tl.constexpr):
+    """Numbers of a cache as the products take them: its own where FORMAT is None, else those of codes, in
+    float16 by the GPU's instruction with CONVERT, else in `dtype`. Both have them all."""
+    if FORMAT is None:
+        return codes
+    elif CONVERT:
+        return decode_halves(codes, FORMAT)
+    else:
+        return decode_written_out(codes, FORMAT).to(dtype)
+
+
+@triton.jit
+def halves_of_rows(q):
+    """(q as float16, what its products are multiplied by). A row of bfloat16 is times the power of two that
+    brings its largest finite number to 2^14: float16 has every number of it then but those that are lost
+    beside the largest in sums of float32 as well."""
+    if q.dtype == tl.float16:
+        return q, tl.full((q.shape[0],), 1.0, tl.float32)
+    else:
+        size = q.to(tl.int16, bitcast=True).to(tl.int32) & 0x7FFF
+        most = tl.max(tl.where(size < 0x7F80, size, 0), 1)
+        bits = tl.minimum(268 - (most >> 7), 253)
+        factor = (bits << 23).to(tl.float32, bitcast=True)
+        inverse = ((254 - bits) << 23).to(tl.float32, bitcast=True)
+        return (q.to(tl.float32) * factor[:, None]).to(tl.float16), inverse
+
+
+@triton.jit
 def finalize(acc, m, l):  # noqa: E741
     """(o, lse) of acc and row_sum l, which is 0 where no key is seen."""
     seen = l > 0.0
@@ -83,6 +112,7 @@ def decode_split(
     q_ptr, q_batch, q_head, q_row, k_ptr, k_page, k_head, k_row, v_ptr, v_page, v_head, v_row,
     table_ptr, table_row, lens_ptr, o_ptr, o_batch, o_head, o_row, m_ptr, l_ptr,
     capacity, pages, M, qheads_per_kvhead, tiles, kv_heads, splits, max_splits, left, right, scale, cap,
+    k_scale_ptr, k_scale_head, v_scale_ptr, v_scale_head, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, PAGE: tl.constexpr, UNIT: tl.constexpr, LEFT: tl.constexpr,
     RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, DIRECT: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -94,7 +124,9 @@ def decode_split(
 
     Row r of the tile is query r // n of head g * n + r % n, n = qheads_per_kvhead. The cache lies in
     `pages` pages of PAGE keys; with no table, page z is sequence z. A table's entries are clamped to
-    0..pages - 1.
+    0..pages - 1. With a FORMAT the cache holds codes of it, bytes, and each key head has scales.
+
+    With CONVERT products are of float16, which has weights down to 2^-24 alone: they are 2^15 times as large.
     """
     pid = tl.program_id(0)
     g = pid % kv_heads  # heads of one token are neighbours
@@ -114,6 +146,12 @@ def decode_split(
     q_ptr += z.to(tl.int64) * divisible(q_batch, UNIT)
     q_at = query.to(tl.int64) * divisible(q_row, UNIT) + head.to(tl.int64) * divisible(q_head, UNIT)
     q = tl.load(q_ptr + q_at[:, None] + d[None, :], mask=in_rows[:, None] & (d < D)[None, :], other=0.0)
+    if CONVERT:
+        q, inverse = halves_of_rows(q)  # pyright: ignore[reportGeneralTypeIssues]
+        scale *= inverse[:, None]
+    if FORMAT is not None:
+        scale *= tl.load(k_scale_ptr + g * k_scale_head)
+    WEIGHT_BITS: tl.constexpr = 15 if CONVERT else 0
     k_ptr += g.to(tl.int64) * divisible(k_head, UNIT)
     v_ptr += g.to(tl.int64) * divisible(v_head, UNIT)
     k_page, v_page = divisible(k_page, UNIT), divisible(v_page, UNIT)
@@ -139,8 +177,10 @@ def decode_split(
         next_page = page_of(table_ptr, start + BLOCK_N, end, pages, PAGE, BLOCK_N)
         k_mask = inside[:, None] & (d < D)[None, :] if D < BLOCK_D else inside[:, None]
         v_mask = inside[:, None] & (e < E)[None, :] if E < BLOCK_E else inside[:, None]
-        k = tl.load(rows_at(k_ptr, page, start, k_page, k_row, PAGE, BLOCK_N, BLOCK_D), k_mask, other=0.0)
-        v = tl.load(rows_at(v_ptr, page, start, v_page, v_row, PAGE, BLOCK_N, BLOCK_E), v_mask, other=0.0)
+        k = tl.load(rows_at(k_ptr, page, start, k_page, k_row, PAGE, BLOCK_N, BLOCK_D), k_mask, other=0)
+        v = tl.load(rows_at(v_ptr, page, start, v_page, v_row, PAGE, BLOCK_N, BLOCK_E), v_mask, other=0)
+        k = operands_of(k, FORMAT, CONVERT, q.dtype)
+        v = operands_of(v, FORMAT, CONVERT, q.dtype)
         scores, _ = apply_softcap(tl.dot(q, tl.trans(k)), scale, cap, SOFTCAP)
         seen = inside[None, :]
         if RIGHT:
@@ -150,11 +190,14 @@ def decode_split(
         scores = tl.where(seen, scores, -float("inf"))
         m_new = tl.maximum(m, tl.max(scores, 1))
         offset = tl.where(m_new == -float("inf"), 0.0, m_new)
-        p = tl.exp2(scores - offset[:, None])
+        p = tl.exp2(scores - (offset - WEIGHT_BITS)[:, None] if CONVERT else scores - offset[:, None])
         rescale = tl.exp2(m - offset)
         l = l * rescale + tl.sum(p, 1)  # noqa: E741
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None])
         m = m_new
+    if FORMAT is not None:
+        acc *= tl.load(v_scale_ptr + g * v_scale_head) * 2.0**-WEIGHT_BITS
+        l *= 2.0**-WEIGHT_BITS  # noqa: E741
     mask = in_rows[:, None] & (e < E)[None, :]
     if DIRECT:
         o, lse = finalize(acc, m, l)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from portable.dtypes import itemsize
+from portable.kernels._lib.triton.minifloat import converts, format_of
 from portable.kernels._lib.triton.pdl import supports_pdl
 from portable.kernels._lib.triton.rows import UNFUSED
 from portable.kernels.attention.params import (
@@ -52,7 +53,7 @@ from portable.kernels.attention.triton.operands import (
 )
 from portable.kernels.attention.triton.tiles import ENTRY_WORDS, FAR, varlen_bounds, varlen_tiles
 from portable.layout import ceil_div, next_power_of_2
-from portable.plan import Call, Launch, Plan, Pointer, Scalar, TritonDescriptor, Workspace
+from portable.plan import Call, Device, Launch, Plan, Pointer, Scalar, TritonDescriptor, Workspace
 
 ROW_ELEMENTS = 4096  # of do and of o, of a program of `attention_bwd_preprocess`
 DS_BYTES = 1 << 30
@@ -376,13 +377,13 @@ def decode(call: Call, p: AttentionParams) -> Plan:
     config = fit_decode_config(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)
     cut = decode_of(call, p, block_m, DECODE_PROGRAMS)
     direct = cut.splits == 1 and not p.sinks
-    values = _decode_values(p, cut) | {
+    values = _decode_values(call.device, p, cut) | {
         "UNIT": unit, "DIRECT": direct, "BLOCK_M": block_m, "BLOCK_D": block_d, "BLOCK_E": block_e,
         "tiles": i32(cut.tiles), "pages": i32(p.pages),
     }  # fmt: skip
     for name in "qkv":
         heads = p.heads[name]
-        values[f"{name}_ptr"] = Pointer(heads.tensor, unit > 1)
+        values[f"{name}_ptr"] = Pointer(heads.tensor, unit > 1, "uint8" if heads.itemsize == 1 else None)
         values |= _strides(name, heads, "batch" if name == "q" else "page", narrow=True)
     if not direct:
         values |= {
@@ -415,7 +416,7 @@ def fit_decode_config(
 def combine_launch(call: Call, p: AttentionParams, cut: Decode) -> Launch:
     """decode_combine over the partial results of the splits; sm80's decode launches it too."""
     block_e = min(COMBINE_COLUMNS, next_power_of_2(p.E))
-    values = _decode_values(p, cut) | {
+    values = _decode_values(call.device, p, cut) | {
         "part_ptr": Pointer("o_partial", True), "m_ptr": Pointer("max_partial", True),
         "l_ptr": Pointer("sum_partial", True), "BLOCK_E": block_e,
         "BLOCK_S": max(8, min(COMBINE_SPLITS, next_power_of_2(cut.max_splits))),
@@ -425,11 +426,15 @@ def combine_launch(call: Call, p: AttentionParams, cut: Decode) -> Launch:
     return launch_of(decode_combine, values, config, p.B * p.M * p.H, ceil_div(p.E, block_e))
 
 
-def _decode_values(p: AttentionParams, cut: Decode) -> Values:
+def _decode_values(device: Device, p: AttentionParams, cut: Decode) -> Values:
     """What both kernels take."""
     table = p.heads.get("block_table")
+    none = dict.fromkeys(("k_scale_ptr", "k_scale_head", "v_scale_ptr", "v_scale_head"))
+    scales = {f"{name}_ptr": Pointer(name) for name in p.cache_scales}
+    scales |= {f"{name}_head": Scalar("i32", step) for name, step in p.cache_scales.items()}
     return {
-        **cut.defines(p),
+        **cut.defines(p), **none, **scales, "FORMAT": format_of(p.cache) if p.cache else None,
+        "CONVERT": bool(p.cache) and converts(device, p.cache),
         "table_ptr": Pointer("block_table") if table else None,
         "table_row": _stride(table.row) if table else None,
         "lens_ptr": Pointer("seq_lens") if p.page else None,

@@ -8,6 +8,7 @@ from . import (
     attention_sources,
     attentions,
     caches,
+    caches_in_8_bits,
     calls,
     dequantisers,
     four_bit_products,
@@ -41,7 +42,17 @@ from . import (
 from .registry import Mutant, found
 
 MODULES = (
-    *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
+    *(
+        activations,
+        attention_holes,
+        attention_sources,
+        attentions,
+        caches,
+        caches_in_8_bits,
+        calls,
+        gradients,
+        holes,
+    ),
     *(
         dequantisers,
         four_bit_products,
