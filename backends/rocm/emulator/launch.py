@@ -74,7 +74,8 @@ class KernelLaunch:
     """A kernel on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
 
     `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
-    `buffers`. The workgroups of a `cooperative` one, which may wait for each other, run in turn."""
+    `buffers`. The workgroups of a `cooperative` one, which may wait for each other, run in turn. With `races`
+    those of workgroups in global memory are looked for."""
 
     kernel: Kernel
     grid: tuple[int, int, int]
@@ -83,6 +84,7 @@ class KernelLaunch:
     kernarg: bytes
     buffers: Sequence[Buffer]
     cooperative: bool = False
+    races: bool = False
 
     @property
     def workgroups(self) -> int:
@@ -235,6 +237,7 @@ class _Prepared:
 
     def __init__(self, given: KernelLaunch, budget: int):
         self.kernel = kernel = given.kernel
+        self.looks_for_races = given.races
         code = kernel.code
         _check(given)
         self.linked = linked = linked_program(code)
@@ -296,7 +299,15 @@ class _Prepared:
     def run(self, threads: int) -> None:
         """Run the workgroups. Raises KernelFault."""
         __tracebackhide__ = True
-        _run(self.state, threads)
+        handle = library().handle
+        if self.looks_for_races:
+            self.state.races = handle.emulator_races(ctypes.byref(self.state))
+            if not self.state.races:
+                raise MemoryError("the marks of global memory do not fit into memory")
+        try:
+            _run(self.state, threads)
+        finally:
+            handle.emulator_races_free(self.state.races)
         if self.state.fault_taken:
             raise _fault(self.kernel, self.linked, self.state.fault, self.names)
         if self.state.warning_taken:

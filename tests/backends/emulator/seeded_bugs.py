@@ -177,6 +177,16 @@ BUGS = [
         "race_last_steps", "lds-race", lambda on: (Out(1, i32), ints(on, 256)), block=256,
         threads=span(0, 256),
     ),
+    *(
+        Bug(
+            name, "lds-race", lambda on: (Out(256, i32), ints(on, 256), i32(200)), block=256,
+            threads=span(0, 256), right=lambda on: (Out(256, i32), ints(on, 256), i32(0)),
+        )
+        for name in (
+            *("race_chosen_after_write", "race_chosen_of_before", "race_chosen_after_read"),
+            "race_kept_aside",
+        )
+    ),
     # Barriers, loops, traps.
     Bug("barrier_one_wave", "barrier", lambda on: (Out(256, i32),), block=256),
     Bug("barrier_once_more", "barrier", lambda on: (Out(256, i32), i32(3)), block=256),

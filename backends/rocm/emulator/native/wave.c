@@ -1,5 +1,5 @@
 // Registers, operands and the step that all vector instructions share.
-#include "wave.h"
+#include "global_race.h"
 
 #include <fenv.h>
 #include <math.h>
@@ -24,18 +24,32 @@ static void describe(Fault *f, const Wave *w, const Inst *in, int kind, int lane
     vsnprintf(f->detail, sizeof f->detail, format, arguments);
 }
 
-int fault(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...) {
-    Launch *launch = w->launch;
+// Whether this is the launch's first fault.
+static bool take_fault(Wave *w) {
     w->state = ENDED;
-    if (!__atomic_exchange_n(&launch->fault_taken, 1, __ATOMIC_ACQ_REL)) {
-        va_list arguments;
-        va_start(arguments, format);
-        describe(&launch->fault, w, in, kind, lane, address, format, arguments);
-        va_end(arguments);
-    }
+    return !__atomic_exchange_n(&w->launch->fault_taken, 1, __ATOMIC_ACQ_REL);
+}
+static int stop(Launch *launch) {
     __atomic_store_n(&launch->stop, 1, __ATOMIC_RELEASE);
     return STOP;
 }
+
+int fault(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...) {
+    if (take_fault(w)) {
+        va_list arguments;
+        va_start(arguments, format);
+        describe(&w->launch->fault, w, in, kind, lane, address, format, arguments);
+        va_end(arguments);
+    }
+    return stop(w->launch);
+}
+
+int fault_again(Wave *w, const Fault *found) {
+    if (take_fault(w)) w->launch->fault = *found;
+    return stop(w->launch);
+}
+
+static int raced(Wave *w, const Inst *in, const char *what);
 
 void warn(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...) {
     Launch *launch = w->launch;
@@ -48,6 +62,7 @@ void warn(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const c
 
 int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *what) {
     const struct Origin *o = &w->origin;
+    if (o->kind == F_RACE || o->kind == F_GLOBAL_RACE) return raced(w, in, what);
     if (o->kind == F_INACTIVE)
         return fault(w, in, F_INACTIVE, lane, address,
                      "%s depends on a lane that is not active: instruction #%d read lane %d", what, o->inst, o->lane);
@@ -60,7 +75,37 @@ int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *w
 }
 
 void note_origin(Wave *w, const Inst *in, int kind, int lane, uint64_t address) {
-    w->origin = (struct Origin){kind, index_of(w, in), lane, address};
+    w->origin = (struct Origin){.kind = kind, .inst = index_of(w, in), .lane = lane, .address = address};
+}
+
+void note_race(Wave *w, const Inst *in, int kind, int lane, uint64_t address, uint32_t mark, int32_t other) {
+    w->origin = (struct Origin){kind, index_of(w, in), lane, address, w->number, mark, other};
+}
+
+static void describe_as(Fault *f, const Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...)
+    __attribute__((format(printf, 7, 8)));
+static void describe_as(Fault *f, const Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    describe(f, w, in, kind, lane, address, format, arguments);
+    va_end(arguments);
+}
+
+// Something comes of a read that races: the fault is the read's.
+static int raced(Wave *w, const Inst *in, const char *what) {
+    const struct Origin *o = &w->origin;
+    const Inst *read = &w->program[o->inst];
+    if (o->kind == F_GLOBAL_RACE) return races_fault_of_load(w, in, what);
+    Fault *f = &w->launch->fault;
+    char text[24];
+    if (take_fault(w)) {
+        describe_as(f, w, read, o->kind, o->lane, o->address,
+                    "wave %u reads byte %llu of LDS, which %s %s with no barrier between; %s depends on it: instruction #%d", o->wave,
+                    (unsigned long long)o->address, marked_waves(o->mark, text), o->mark < 128 ? "wrote" : "changed by an atomic",
+                    what, index_of(w, in));
+        f->wave = (int32_t)o->wave;
+    }
+    return stop(w->launch);
 }
 
 // Memory ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LANES 64
-#define ABI 6  // version of the structs that abi.py mirrors; a mismatch is refused
+#define ABI 7  // version of the structs that abi.py mirrors; a mismatch is refused
 
 typedef uint64_t mask64;
 
@@ -67,6 +67,7 @@ enum InstFlags {
     TO_LDS = 512,
     RETURNS = 1024,   // atomics: glc / sc0
     WRITES_EXEC = 2048, // v_cmpx
+    SHARED = 4096,    // goes past the caches of a compute unit: sc1, glc, a scope of the device
 };
 
 struct Wave;
@@ -167,7 +168,7 @@ int step_nop(struct Wave *w, const Inst *in);
 #define MATRIX_OP(op, signature, flops) {#op, signature, step_lane, (void *)op, C_MATRIX, flops}
 #define OPS_END {NULL, NULL, NULL, NULL, 0, 0}
 
-enum FaultKind { F_NONE, F_BOUNDS, F_MISALIGNED, F_UNINITIALISED, F_RACE, F_BARRIER, F_BUDGET, F_INACTIVE, F_UNSUPPORTED, F_TRAP, F_UNWAITED, F_ROUNDING };
+enum FaultKind { F_NONE, F_BOUNDS, F_MISALIGNED, F_UNINITIALISED, F_RACE, F_BARRIER, F_BUDGET, F_INACTIVE, F_UNSUPPORTED, F_TRAP, F_UNWAITED, F_ROUNDING, F_GLOBAL_RACE, F_BENIGN };
 
 typedef struct Range {  // one live tensor, or the kernel's arguments, or its code
     uint64_t base, size;
@@ -232,10 +233,15 @@ typedef struct Launch {
     uint32_t drops_waits;            // accesses behind a missing wait (lds_flight.c) are counted, and are no fault
     uint64_t unordered;              // so many
     volatile uint32_t warning_taken;
+    uint32_t aside;                  // a workgroup is run once more: nothing in global memory is changed (lds_race.h)
+    uint64_t suspect;                // aside: loads of this word of global memory are what is looked at; 0 none
+    struct Races *races;             // global_race.c; NULL where these are not looked for
     Fault fault, warning;
 } Launch;
 
 struct Group;
+struct Races;
+struct Clock;
 
 typedef struct Wave {
     Vec v32[VECTORS / 2];            // v[r] is 64 words; two registers share a Vec's 512 bytes: use VREG
@@ -271,7 +277,13 @@ typedef struct Wave {
         uint32_t at[LANES];
     } lds_access[MOST_LDS_ACCESSES];
     // The latest read of something never written, for the message when it reaches memory.
-    struct Origin { int kind; int32_t inst, lane; uint64_t address; } origin;
+    struct Origin {
+        int kind;
+        int32_t inst, lane;
+        uint64_t address;
+        uint32_t wave, mark;         // of a race: the reading wave, and who wrote
+        int32_t other;               // the instruction that wrote, -1 where that is not known
+    } origin;
 } Wave;
 enum { RUNNING, WAITING, ENDED };
 #define VREG(w, r) ((uint32_t *)(w)->v32 + (size_t)(r) * LANES)
@@ -284,6 +296,12 @@ typedef struct Group {
     uint8_t *lds_writer, *lds_reader;// wave + 1 since the last barrier, 0 none, 255 several
     uint32_t lds_size;
     uint32_t race_low, race_high;    // the part of the two arrays that is not 0
+    bool judged;                     // run aside: nothing comes of its racing reads
+    uint32_t number;                 // x first
+    const struct Clock *known, *pending;  // global_race.c: what happened before, and what an acquire would add
+    struct Area *area;               // of the latest access
+    uint32_t epoch, released_epoch;
+    struct Origin stored_origin;     // of the latest undefined value that was written to LDS
     uint16_t *lds_late;              // lds_flight.c
     uint32_t late_low, late_high, lates;
     struct Late { const Inst *in; uint32_t access, wave; } late[MOST_LATE];
@@ -311,6 +329,12 @@ void warn(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const c
 int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *what);
 // Note where an undefined value came from: kind F_UNINITIALISED or F_INACTIVE.
 void note_origin(Wave *w, const Inst *in, int kind, int lane, uint64_t address);
+// The same of a read that races, F_RACE or F_GLOBAL_RACE.
+void note_race(Wave *w, const Inst *in, int kind, int lane, uint64_t address, uint32_t mark, int32_t other);
+// Report a fault that a workgroup had when it was run aside.
+int fault_again(Wave *w, const Fault *found);
+// The waves behind a mark of LDS (lds_race.h).
+const char *marked_waves(uint32_t mark, char text[24]);
 
 // Host pointer for [address, address + size) of one lane, or NULL after reporting the fault.
 void *global_at(Wave *w, const Inst *in, int lane, uint64_t address, uint32_t size, bool write);
