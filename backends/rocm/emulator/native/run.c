@@ -303,7 +303,9 @@ EXPORT int emulator_run(Launch *launch) {
         while (held < most && take_group(groups[held])) held++;
         if (!held) break;
         for (uint32_t i = 0; i < held;) {
-            if (run_round(groups[i]) == GO) {
+            const int result = run_round(groups[i]);
+            if (launch->hostcall) answer_calls(launch);
+            if (result == GO) {
                 i++;
                 continue;
             }

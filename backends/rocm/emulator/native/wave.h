@@ -236,6 +236,10 @@ typedef struct Launch {
     uint32_t aside;                  // a workgroup is run once more: nothing in global memory is changed (lds_race.h)
     uint64_t suspect;                // aside: loads of this word of global memory are what is looked at; 0 none
     struct Races *races;             // global_race.c; NULL where these are not looked for
+    void *hostcall;                  // hostcall.c; NULL where the kernel does not call the host
+    uint64_t *said;                  // of malloc: nine words for each piece of a message, the first its number
+    uint64_t said_count, said_capacity, messages;
+    volatile char answering;
     Fault fault, warning;
 } Launch;
 
@@ -347,6 +351,9 @@ int write_scalar(Wave *w, const Inst *in, int index, int bits, uint64_t value, u
 const uint32_t *read_words(Wave *w, const Operand *o, int first, uint32_t *space, mask64 *lo, mask64 *hi);
 // Write one 32-bit register of the lanes in `mask`.
 void write_words(Wave *w, int reg, const uint32_t *value, mask64 mask, mask64 lo, mask64 hi);
+
+// Answers what a kernel has asked the host; hostcall.c.
+void answer_calls(Launch *launch);
 
 // DPP: which lane feeds lane i (-1: none) under DPP16 control word `control`; dpp.c.
 void dpp_sources(const Wave *w, uint32_t control, bool dpp8, int8_t source[LANES]);
