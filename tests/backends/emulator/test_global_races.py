@@ -122,6 +122,20 @@ def test_atomics_locks_and_flags(arch):
     assert told == []
 
 
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100", "gfx1201"])
+@pytest.mark.parametrize("kernel", ["largest_of_all", "floats_of_all", "halves_of_all"])
+def test_loops_of_compare_and_swap(kernel, arch):
+    """Liger's group_norm backward on gfx1100, whose sum of floats is such a loop, was a fault."""
+    launch, told = launcher(arch), list[KernelFault]()
+    kind = {"largest": np.float64, "floats_": np.float32, "halves_": np.float16}[kernel[:7]]
+    x = launch.rng.integers(0, 9, 512).astype(kind)
+    with warnings_to(told.append):
+        found = launch(kernel, 4, 128, InOut(np.zeros(64, kind)), x)
+    rows = x.reshape(-1, 64)
+    equal(found, rows.max(0) if kernel == "largest_of_all" else rows.sum(0))
+    assert told == []
+
+
 @pytest.mark.parametrize("arch", arches())
 def test_words_that_two_workgroups_share(arch):
     launch = launcher(arch)

@@ -142,6 +142,10 @@ INLINE int change_lds(Wave *w, const Inst *in, enum Change c, bool wide, int i, 
     for (int b = 0; b < bytes; b++) whole &= (before[b] = def[b]) == DEFINED;
     for (int n = 0; n < bytes / 2; n++) all_known &= known[n];
     if (takes_two(c)) all_known &= known[4];
+    if (!all_known && (c == A_CMPSWAP || c == A_CMPSWAP_F) && w->origin.kind == F_RACE) {
+        all_known = true;
+        compared(w);
+    }
     memcpy(p, &new, (size_t)bytes);
     if (c == A_SWAP)
         for (int b = 0; b < bytes; b++) def[b] = defined_as(known[b / 2]);
@@ -211,7 +215,12 @@ INLINE int memory_atomic(Wave *w, const Inst *in, enum Change c, bool wide, enum
     if (m) {
         mask64 known = ~0ull;
         for (int n = 0; n < (two ? 2 * words : words); n++) known &= w->lo[reg + n] & w->hi[reg + n];
-        if (m & ~known) {
+        const bool compares = c == A_CMPSWAP || c == A_CMPSWAP_F;
+        if (m & ~known && compares && w->origin.kind == F_GLOBAL_RACE) {
+            // Where the value was another one nothing is stored, and where it was not it is no longer in doubt.
+            for (int n = 0; n < words; n++) w->lo[second + n] |= m, w->hi[second + n] |= m;
+            compared(w);
+        } else if (m & ~known) {
             const int lane = __builtin_ctzll(m & ~known);
             return undefined(w, in, lane, at[lane], "the stored value");
         }
@@ -262,6 +271,8 @@ INLINE int lds_atomic(Wave *w, const Inst *in, enum Change c, bool wide, bool re
     const enum Kind k = wide ? K_B64 : K_B32;
     const int reg = in->src[two && swapped ? 2 : 1].index, second = two ? in->src[swapped ? 1 : 2].index : -1;
     const Context x = lds_context(w);
+    if ((c == A_CMPSWAP || c == A_CMPSWAP_F) && w->origin.kind == F_RACE)
+        for (int n = 0; n < words; n++) w->lo[second + n] |= m, w->hi[second + n] |= m;
     EACH_ACTIVE(m, i) {
         bool known[5];
         known_of(w, reg, second, wide, i, known);

@@ -266,6 +266,14 @@ int races_fault_of_load(Wave *w, const Inst *in, const char *what) {
                  (int)(in - w->program));
 }
 
+void races_warn_of_load(Wave *w, const Inst *in, const struct Origin *o) {
+    const Range *range = range_of(w->launch, o->address);
+    char text[40];
+    warn(w, in, F_BENIGN, o->lane, o->address,
+         "it reads offset %llu of @%u, which workgroup %s wrote, " NO_ORDER "; nothing comes of what it reads",
+         (unsigned long long)(o->address - range->base), range->name, group_text(w->launch, o->mark, text));
+}
+
 // Loads --------------------------------------------------------------------------------------------
 
 static mask64 loads_of_suspect(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
@@ -327,15 +335,9 @@ mask64 races_load(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_
             const uint64_t writer = load_mark(&c->writer), reader = load_mark(&c->reader);
             const uint64_t mine = mark_of(g->number, epoch, inst, touched);
             if (writer && mark_bytes(writer) & touched && !ordered(g, writer)) {
-                if (!(racing >> i & 1)) {
-                    const Range *range = range_of(w->launch, at[i]);
-                    char text[40];
-                    racing |= 1ull << i;
+                if (!(racing >> i & 1))
                     note_race(w, in, F_GLOBAL_RACE, i, word > at[i] ? word : at[i], mark_group(writer), (int32_t)mark_inst(writer));
-                    warn(w, in, F_BENIGN, i, at[i],
-                         "it reads offset %llu of @%u, which workgroup %s wrote, " NO_ORDER "; nothing comes of what it reads",
-                         (unsigned long long)(at[i] - range->base), range->name, group_text(w->launch, mark_group(writer), text));
-                }
+                racing |= 1ull << i;
                 continue;
             }
             if (reader == mine) continue;

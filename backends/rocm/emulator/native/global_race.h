@@ -16,7 +16,9 @@ void races_written_back(Wave *w);
 void races_invalidated(Wave *w);
 // A workgroup begins.
 void races_start(Group *g);
-// The end of a message: which tensor, who wrote and how.
+// Something comes of a load that raced, the origin of an undefined value; nothing came of it.
 int races_fault_of_load(Wave *w, const Inst *in, const char *what);
+
+void races_warn_of_load(Wave *w, const Inst *in, const struct Origin *o);
 
 static inline bool looks_for_races(const Wave *w) { return __builtin_expect(w->launch->races != NULL || w->launch->suspect, 0); }

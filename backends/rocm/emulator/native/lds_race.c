@@ -36,7 +36,7 @@ const char *hex_of(const uint8_t *value, int bytes, char text[40]) {
     return text;
 }
 
-static const char *how_written(uint32_t mark) { return mark < ATOMIC ? "wrote" : "changed by an atomic"; }
+const char *how_written(uint32_t mark) { return mark < ATOMIC ? "wrote" : "changed by an atomic"; }
 
 static int race(Wave *w, const Inst *in, int lane, uint64_t at, const char *mine, uint32_t mark, const char *theirs) {
     char text[24];
@@ -51,12 +51,8 @@ bool read_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) {
     for (int b = 0; b < bytes; b++) {
         const uint32_t writer = g->lds_writer[at + b];
         if (writer && writer != me && writer != ATOMIC + me && !races) {
-            char text[24];
             races = true;
             note_race(w, in, F_RACE, lane, at + (uint64_t)b, writer, -1);
-            warn(w, in, F_BENIGN, lane, at + (uint64_t)b,
-                 "wave %u reads byte %llu of LDS, which %s %s with no barrier between; nothing comes of what it reads", w->number,
-                 (unsigned long long)at + (unsigned)b, marked_waves(writer, text), how_written(writer));
         }
         const uint32_t reader = g->lds_reader[at + b];
         g->lds_reader[at + b] = (uint8_t)(reader == 0 || reader == me ? me : MANY_READERS);
@@ -138,6 +134,7 @@ int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) 
         if (writer && writer < ATOMIC && writer != me)
             return race(w, in, lane, at + (uint64_t)b, "changes (by an atomic)", writer, "wrote");
         if (reader && reader != me && write_after_read(w, in, lane, at + (uint64_t)b, reader, "changes (by an atomic)")) return STOP;
+        if (reader == me) g->lds_reader[at + b] = 0;  // what a compare-and-swap compares was read before
         if (writer == 0) g->lds_writer[at + b] = (uint8_t)(ATOMIC + me);
         else if (writer > ATOMIC && writer != ATOMIC + me) g->lds_writer[at + b] = SEVERAL;
     }

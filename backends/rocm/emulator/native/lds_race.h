@@ -24,6 +24,7 @@ static inline void mark_range(Group *g, uint64_t low, uint64_t end) {
     if (none || end > g->race_high) g->race_high = (uint32_t)end;
 }
 
+const char *how_written(uint32_t mark);
 const char *hex_of(const uint8_t *value, int bytes, char text[40]);
 // Whether byte b of `mine` may lie where `theirs` does: equal, or both part of a NaN.
 bool equal_or_both_nan(const uint8_t *mine, const uint8_t *theirs, int b, int bytes);

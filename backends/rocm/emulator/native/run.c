@@ -186,7 +186,7 @@ static void start_group(Group *g, uint32_t number) {
     const uint32_t *grid = g->launch->grid;
     g->number = number;
     g->judged = false;
-    g->stored_origin.kind = F_NONE;
+    g->stored_origin.kind = g->unused.kind = F_NONE;
     g->area = NULL;
     races_start(g);
     g->id[0] = number % grid[0];
@@ -211,7 +211,10 @@ static int run_round(Group *g) {
         waiting += w->state == WAITING;
     }
     if (running) return GO;
-    if (waiting == 0) return STOP;
+    if (waiting == 0) {
+        warn_unused(g);
+        return STOP;
+    }
     if (waiting < g->waves) {
         barrier_missed(g);
         return STOP;

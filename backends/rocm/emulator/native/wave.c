@@ -1,5 +1,6 @@
 // Registers, operands and the step that all vector instructions share.
 #include "global_race.h"
+#include "lds_race.h"
 
 #include <fenv.h>
 #include <math.h>
@@ -80,6 +81,12 @@ void note_origin(Wave *w, const Inst *in, int kind, int lane, uint64_t address) 
 
 void note_race(Wave *w, const Inst *in, int kind, int lane, uint64_t address, uint32_t mark, int32_t other) {
     w->origin = (struct Origin){kind, index_of(w, in), lane, address, w->number, mark, other};
+    if (w->group->unused.kind == F_NONE) w->group->unused = w->origin;
+}
+
+void compared(Wave *w) {
+    struct Origin *unused = &w->group->unused;
+    if (unused->inst == w->origin.inst) unused->kind = F_NONE;
 }
 
 static void describe_as(Fault *f, const Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...)
@@ -89,6 +96,20 @@ static void describe_as(Fault *f, const Wave *w, const Inst *in, int kind, int l
     va_start(arguments, format);
     describe(f, w, in, kind, lane, address, format, arguments);
     va_end(arguments);
+}
+
+void warn_unused(Group *g) {
+    const struct Origin *o = &g->unused;
+    if (o->kind == F_NONE || g->launch->aside) return;
+    Wave *w = &g->wave[o->wave];
+    const Inst *in = &w->program[o->inst];
+    char text[24];
+    if (o->kind == F_GLOBAL_RACE)
+        races_warn_of_load(w, in, o);
+    else
+        warn(w, in, F_BENIGN, o->lane, o->address,
+             "wave %u reads byte %llu of LDS, which %s %s with no barrier between; nothing comes of what it reads", o->wave,
+             (unsigned long long)o->address, marked_waves(o->mark, text), how_written(o->mark));
 }
 
 // Something comes of a read that races: the fault is the read's.
@@ -101,7 +122,7 @@ static int raced(Wave *w, const Inst *in, const char *what) {
     if (take_fault(w)) {
         describe_as(f, w, read, o->kind, o->lane, o->address,
                     "wave %u reads byte %llu of LDS, which %s %s with no barrier between; %s depends on it: instruction #%d", o->wave,
-                    (unsigned long long)o->address, marked_waves(o->mark, text), o->mark < 128 ? "wrote" : "changed by an atomic",
+                    (unsigned long long)o->address, marked_waves(o->mark, text), how_written(o->mark),
                     what, index_of(w, in));
         f->wave = (int32_t)o->wave;
     }

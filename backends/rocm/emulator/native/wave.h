@@ -306,6 +306,7 @@ typedef struct Group {
     struct Area *area;               // of the latest access
     uint32_t epoch, released_epoch;
     struct Origin stored_origin;     // of the latest undefined value that was written to LDS
+    struct Origin unused;            // a read that races, of which nothing has come so far
     uint16_t *lds_late;              // lds_flight.c
     uint32_t late_low, late_high, lates;
     struct Late { const Inst *in; uint32_t access, wave; } late[MOST_LATE];
@@ -335,6 +336,10 @@ int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *w
 void note_origin(Wave *w, const Inst *in, int kind, int lane, uint64_t address);
 // The same of a read that races, F_RACE or F_GLOBAL_RACE.
 void note_race(Wave *w, const Inst *in, int kind, int lane, uint64_t address, uint32_t mark, int32_t other);
+// A compare-and-swap with what such a read got has made sure of it: that is how compilers expand other atomics.
+void compared(Wave *w);
+// At a workgroup's end: warn of its racing reads.
+void warn_unused(Group *g);
 // Report a fault that a workgroup had when it was run aside.
 int fault_again(Wave *w, const Fault *found);
 // The waves behind a mark of LDS (lds_race.h).

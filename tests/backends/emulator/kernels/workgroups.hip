@@ -93,3 +93,17 @@ KERNEL(64) void under_no_lock(int* sum, int* lock, const int* x) {
     if (thread_x() == 0) __hip_atomic_store(lock, 0, __ATOMIC_RELEASE, AGENT);
     sum[thread_x()] += x[block_x() * 64 + thread_x()]; // BUG
 }
+// Compilers make loops of these: a plain load, then compare-and-swap until nobody was between.
+#define OF_ALL(name, type, change)                                                                           \
+    KERNEL(128) void name(type* sum, const type* x) {                                                        \
+        SHARED type s[64];                                                                                   \
+        const int t = thread_x();                                                                            \
+        if (t < 64) s[t] = 0;                                                                                \
+        BARRIER();                                                                                           \
+        change(&s[t % 64], x[block_x() * 128 + t], __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);          \
+        BARRIER();                                                                                           \
+        if (t < 64) change(sum + t, s[t], __ATOMIC_RELAXED, AGENT);                                          \
+    }
+OF_ALL(largest_of_all, double, __hip_atomic_fetch_max)
+OF_ALL(floats_of_all, float, __hip_atomic_fetch_add)
+OF_ALL(halves_of_all, _Float16, __hip_atomic_fetch_add)
