@@ -168,6 +168,7 @@ class Launch(ctypes.Structure):
         ("aside", _U32),
         ("suspect", _U64),
         ("races", ctypes.c_void_p),
+        ("watched", _U32),
         ("hostcall", ctypes.c_void_p),
         ("said", ctypes.POINTER(_U64)),
         *((name, _U64) for name in ("said_count", "said_capacity", "messages")),

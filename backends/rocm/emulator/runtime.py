@@ -30,7 +30,8 @@ launches."""
 
 class EmulatedRuntime:
     """One emulated GPU of architecture `arch`. Methods may be called from any thread. `global_races`: whether
-    races of workgroups in global memory are looked for, in launches of more than one."""
+    races of workgroups in global memory are looked for, in launches of more than one. `recorder` gets every
+    launch, as a call that makes it, instead of its being made, while a graph is captured."""
 
     def __init__(self, arch: str):
         target = next((target for target in TARGETS if target.arch == arch), None)
@@ -42,6 +43,7 @@ class EmulatedRuntime:
         self._modules: dict[int, Any] = {}
         self._functions: dict[int, Any] = {}
         self._tracing = threading.local()
+        self.recorder: Callable[[Callable[[], Any]], Any] | None = None
         self.global_races = os.environ.get(RACES_VARIABLE, "").strip() == "1"
 
     @contextmanager
@@ -158,6 +160,11 @@ class EmulatedRuntime:
         from portable.backends.rocm.emulator.launch import KernelLaunch, launch
 
         __tracebackhide__ = True
+        if self.recorder is not None:
+            given = (grid, block, shared, stream, bytes(kernarg), name)
+            options = {"buffers": buffers, "cooperative": cooperative}
+            self.recorder(functools.partial(self.launch, function, *given, **options))
+            return
         kernel = self.kernel(function, name)
         self._check_sizes(kernel, grid, block, shared, name)
         if cooperative:

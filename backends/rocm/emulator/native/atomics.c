@@ -227,7 +227,7 @@ INLINE int memory_atomic(Wave *w, const Inst *in, enum Change c, bool wide, enum
         if (aligned(w, in, m, at, (uint64_t)bytes)) return STOP;
         if (w->launch->memory) count_global(w, in, m, at, (uint32_t)bytes);
         if (global_reach(w, in, m, at, (uint32_t)bytes, true)) return STOP;
-        if (looks_for_races(w) && races_release(w, in, m, at, (uint32_t)bytes)) return STOP;
+        if (w->launch->watched && races_release(w, in, m, at, (uint32_t)bytes)) return STOP;
         const Context x = global_context(w);
         EACH_ACTIVE(m, i) {
             const uint64_t old = change_at(c, wide, host_pointer(at[i]), value_of(w, reg, wide, i),
@@ -235,7 +235,7 @@ INLINE int memory_atomic(Wave *w, const Inst *in, enum Change c, bool wide, enum
             if (out >= 0)
                 for (int n = 0; n < words; n++) VREG(w, out + n)[i] = (uint32_t)(old >> 32 * n);
         }
-        if (looks_for_races(w) && out >= 0) races_acquire(w, m, at);
+        if (w->launch->watched && out >= 0) races_acquire(w, m, at);
     }
     if (out >= 0) {
         mask64 defined = m;

@@ -153,7 +153,7 @@ int buffer_access(Wave *w, const Inst *in, mask64 m, int bytes, bool together, B
 
 // Loads --------------------------------------------------------------------------------------------
 
-static int load_parts(Wave *w, const Inst *in, const BufferAccess *b, int words, uint32_t *to, mask64 *racing) {
+static int load_parts(Wave *w, const Inst *in, const BufferAccess *b, int words, uint32_t *to) {
     EACH_ACTIVE(b->part, i)
         for (int n = 0; n < words; n++) {
             uint64_t at;
@@ -163,10 +163,22 @@ static int load_parts(Wave *w, const Inst *in, const BufferAccess *b, int words,
             }
             const void *p = global_at(w, in, i, at, 4, false);
             if (p == NULL) return STOP;
-            if (looks_for_races(w)) *racing |= races_load(w, in, 1ull << i, (uint64_t[LANES]){[0 ... LANES - 1] = at}, 4);
             to[n * LANES + i] = word_at(p);
         }
     return GO;
+}
+
+// The lanes whose loads race (global_race.c).
+__attribute__((noinline, cold)) static mask64 races_of_buffer(Wave *w, const Inst *in, const BufferAccess *b, int bytes) {
+    mask64 racing = b->whole ? races_load(w, in, b->whole, b->at, (uint32_t)bytes) : 0;
+    EACH_ACTIVE(b->part, i)
+        for (int n = 0; n < bytes / 4; n++) {
+            uint64_t at;
+            if (!buffer_dword(b, i, n, 4, &at)) continue;
+            const uint64_t all[LANES] = {[0 ... LANES - 1] = at};
+            racing |= races_load(w, in, 1ull << i, all, 4);
+        }
+    return racing;
 }
 
 INLINE int load(Wave *w, const Inst *in, enum Kind k, bool to_lds) {
@@ -175,7 +187,6 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool to_lds) {
     const int bytes = kind_bytes(k), words = kind_words(k);
     BufferAccess b;
     uint32_t landing[4 * LANES];
-    mask64 racing = 0;
     if (!m) return GO;
     to_lds |= (in->flags & TO_LDS) != 0;
     if (!to_lds && !vectors_fit(&in->dst[0], words)) return bad_registers(w, in);
@@ -189,18 +200,17 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool to_lds) {
     if (b.whole) {
         if (w->launch->memory) count_global(w, in, b.whole, b.at, (uint32_t)bytes);
         if (global_reach(w, in, b.whole, b.at, (uint32_t)bytes, false)) return STOP;
-        if (looks_for_races(w)) racing = races_load(w, in, b.whole, b.at, (uint32_t)bytes);
         gather(k, to, b.at, b.whole);
     }
-    if (b.part && load_parts(w, in, &b, words, to, &racing)) return STOP;
+    if (b.part && load_parts(w, in, &b, words, to)) return STOP;
     EACH_ACTIVE(m & ~(b.whole | b.part), i) load_element(k, to + i, zeros);
     if (!to_lds) {
         define(k, &w->lo[reg], &w->hi[reg], m);
-        if (racing) taint(k, &w->lo[reg], &w->hi[reg], racing);
+        if (__builtin_expect(w->launch->watched, 0)) taint(k, &w->lo[reg], &w->hi[reg], races_of_buffer(w, in, &b, bytes));
         return GO;
     }
     // The LDS address gets the instruction's offset too; a lane out of range writes its 0.
-    const mask64 known = m & ~racing;
+    const mask64 known = w->launch->watched ? m & ~races_of_buffer(w, in, &b, bytes) : m;
     mask64 all[4] = {known, known, known, known};
     uint64_t at[LANES];
     if (lds_dma_addresses(w, in, m, bytes < 4 ? 4 : bytes, in->imm, at)) return STOP;
@@ -217,9 +227,12 @@ static int store_parts(Wave *w, const Inst *in, const BufferAccess *b, int words
             if (!(w->lo[reg + n] & w->hi[reg + n] & 1ull << i)) return undefined(w, in, i, at, "the stored value");
             void *p = global_at(w, in, i, at, 4, true);
             if (p == NULL) return STOP;
-            if (looks_for_races(w) && races_store(w, in, K_B32, 1ull << i, (uint64_t[LANES]){[0 ... LANES - 1] = at}, VREG(w, reg + n)))
-                return STOP;
-            if (!w->launch->aside) memcpy(p, &VREG(w, reg + n)[i], 4);
+            if (w->launch->watched) {
+                const uint64_t all[LANES] = {[0 ... LANES - 1] = at};
+                if (watched_store(w, in, K_B32, 1ull << i, all, VREG(w, reg + n))) return STOP;
+                continue;
+            }
+            memcpy(p, &VREG(w, reg + n)[i], 4);
         }
     return GO;
 }
@@ -238,8 +251,11 @@ INLINE int store(Wave *w, const Inst *in, enum Kind k) {
         if (missing) return undefined(w, in, __builtin_ctzll(missing), b.at[__builtin_ctzll(missing)], "the stored value");
         if (w->launch->memory) count_global(w, in, b.whole, b.at, (uint32_t)bytes);
         if (global_reach(w, in, b.whole, b.at, (uint32_t)bytes, true)) return STOP;
-        if (looks_for_races(w) && races_store(w, in, k, b.whole, b.at, VREG(w, reg))) return STOP;
-        if (!w->launch->aside) scatter(k, VREG(w, reg), b.at, b.whole);
+        if (__builtin_expect(w->launch->watched, 0)) {
+            if (watched_store(w, in, k, b.whole, b.at, VREG(w, reg))) return STOP;
+        } else {
+            scatter(k, VREG(w, reg), b.at, b.whole);
+        }
     }
     return b.part ? store_parts(w, in, &b, kind_words(k), reg) : GO;
 }

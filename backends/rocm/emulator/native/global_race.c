@@ -421,6 +421,12 @@ int races_store(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *
     return GO;
 }
 
+int watched_store(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from) {
+    if (races_store(w, in, k, m, at, from)) return STOP;
+    if (!w->launch->aside) scatter(k, from, at, m);
+    return GO;
+}
+
 // Atomics ------------------------------------------------------------------------------------------
 
 int races_release(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
@@ -491,9 +497,10 @@ EXPORT void emulator_races_free(Races *r) {
 }
 
 // What a launch needs for the check, from its ranges that may be written; NULL where there is not enough memory.
-EXPORT Races *emulator_races(const Launch *launch) {
+EXPORT Races *emulator_races(Launch *launch) {
     Races *r = calloc(1, sizeof *r);
     if (!r) return NULL;
+    launch->watched = 1;
     r->groups = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
     r->known = calloc(r->groups, sizeof *r->known);
     r->areas = calloc(launch->range_count, sizeof *r->areas);

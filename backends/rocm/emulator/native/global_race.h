@@ -21,4 +21,5 @@ int races_fault_of_load(Wave *w, const Inst *in, const char *what);
 
 void races_warn_of_load(Wave *w, const Inst *in, const struct Origin *o);
 
-static inline bool looks_for_races(const Wave *w) { return __builtin_expect(w->launch->races != NULL || w->launch->suspect, 0); }
+// A store where launch->watched.
+int watched_store(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from);

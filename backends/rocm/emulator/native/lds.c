@@ -40,14 +40,18 @@ INLINE mask64 races_of_read(Wave *w, const Inst *in, mask64 m, const uint64_t *a
     uint8_t *writer = g->lds_writer, *reader = g->lds_reader;
     const int step = bytes >= 8 && bytes != 12 ? 8 : bytes == 12 ? 4 : bytes;
     mask64 racing = 0;
-    const uint64_t mine = repeat_byte(wave_mark(w), step);
+    const uint64_t mine = repeat_byte(wave_mark(w), step), many = repeat_byte(MANY_READERS, step);
     EACH_ACTIVE(m, i) {
         for (int b = 0; b < bytes; b += step) {
             const uint64_t writers = load_uint(writer + at[i] + b, step), readers = load_uint(reader + at[i] + b, step);
             if (__builtin_expect((writers == 0) | (writers == mine), 1)) {
-                if (readers == mine) continue;
+                if ((readers == mine) | (readers == many)) continue;
                 if (readers == 0) {
                     memcpy(reader + at[i] + b, &mine, (size_t)step);
+                    continue;
+                }
+                if (readers == repeat_byte(readers & 0xff, step)) {  // one other wave
+                    memcpy(reader + at[i] + b, &many, (size_t)step);
                     continue;
                 }
             }

@@ -27,6 +27,16 @@ static Apertures by_aperture(const uint64_t *at, mask64 m) {
 // Offsets within an aperture: the lower 32 bits.
 static void aperture_offsets(const uint64_t *at, uint64_t *to) { EACH to[i] = at[i] & 0xffffffffu; }
 
+// Where workgroups' races are looked for, or a workgroup is run aside: apart, as the usual way is to be fast.
+__attribute__((noinline, cold)) static int watched_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at) {
+    const int reg = in->dst[0].index;
+    const mask64 racing = races_load(w, in, m, at, (uint32_t)kind_bytes(k));
+    gather(k, VREG(w, reg), at, m);
+    define(k, &w->lo[reg], &w->hi[reg], m);
+    taint(k, &w->lo[reg], &w->hi[reg], racing);
+    return GO;
+}
+
 static int load_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, uint64_t *at) {
     const int reg = in->dst[0].index;
     uint64_t offset[LANES];
@@ -36,10 +46,9 @@ static int load_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, u
     if (!s.global) return GO;
     if (w->launch->memory) count_global(w, in, s.global, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, s.global, at, (uint32_t)kind_bytes(k), false)) return STOP;
-    const mask64 racing = looks_for_races(w) ? races_load(w, in, s.global, at, (uint32_t)kind_bytes(k)) : 0;
+    if (w->launch->watched) return watched_load(w, in, k, s.global, at);
     gather(k, VREG(w, reg), at, s.global);
     define(k, &w->lo[reg], &w->hi[reg], s.global);
-    taint(k, &w->lo[reg], &w->hi[reg], racing);
     return GO;
 }
 
@@ -61,8 +70,8 @@ static int store_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, 
     if (w->launch->memory) count_global(w, in, s.global, at, (uint32_t)kind_bytes(k));
     if (check_stored(w, in, k, s.global, at, &w->lo[reg], &w->hi[reg])) return STOP;
     if (global_reach(w, in, s.global, at, (uint32_t)kind_bytes(k), true)) return STOP;
-    if (looks_for_races(w) && races_store(w, in, k, s.global, at, VREG(w, reg))) return STOP;
-    if (!w->launch->aside) scatter(k, VREG(w, reg), at, s.global);
+    if (w->launch->watched) return watched_store(w, in, k, s.global, at, VREG(w, reg));
+    scatter(k, VREG(w, reg), at, s.global);
     return GO;
 }
 
@@ -83,11 +92,10 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool flat) {
     }
     if (w->launch->memory) count_global(w, in, m, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, m, at, (uint32_t)kind_bytes(k), false)) return STOP;
+    if (__builtin_expect(w->launch->watched, 0)) return watched_load(w, in, k, m, at);
     const int reg = in->dst[0].index;
-    const mask64 racing = looks_for_races(w) ? races_load(w, in, m, at, (uint32_t)kind_bytes(k)) : 0;
     gather(k, VREG(w, reg), at, m);
     define(k, &w->lo[reg], &w->hi[reg], m);
-    if (racing) taint(k, &w->lo[reg], &w->hi[reg], racing);
     return GO;
 }
 
@@ -105,8 +113,8 @@ INLINE int store(Wave *w, const Inst *in, enum Kind k, bool flat) {
     if (check_stored(w, in, k, m, at, &w->lo[reg], &w->hi[reg])) return STOP;
     if (w->launch->memory) count_global(w, in, m, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, m, at, (uint32_t)kind_bytes(k), true)) return STOP;
-    if (looks_for_races(w) && races_store(w, in, k, m, at, VREG(w, reg))) return STOP;
-    if (!w->launch->aside) scatter(k, VREG(w, reg), at, m);
+    if (__builtin_expect(w->launch->watched, 0)) return watched_store(w, in, k, m, at, VREG(w, reg));
+    scatter(k, VREG(w, reg), at, m);
     return GO;
 }
 
@@ -150,7 +158,7 @@ static int load_lds(Wave *w, const Inst *in, enum Kind k) {
     if (global_addresses(w, in, m, at) || lds_dma_addresses(w, in, m, step, in->imm, to)) return STOP;
     if (w->launch->memory) count_global(w, in, m, at, (uint32_t)bytes);
     if (global_reach(w, in, m, at, (uint32_t)bytes, false)) return STOP;
-    if (looks_for_races(w)) all[0] = all[1] = all[2] = all[3] = m & ~races_load(w, in, m, at, (uint32_t)bytes);
+    if (w->launch->watched) all[0] = all[1] = all[2] = all[3] = m & ~races_load(w, in, m, at, (uint32_t)bytes);
     switch (k) {
 #define CASE(name, kind) case kind: gather(kind, data, at, m); break;
         LDS_LOADS(CASE)
@@ -178,7 +186,7 @@ static int global_load_tr_b128(Wave *w, const Inst *in) {
     if (global_addresses(w, in, m, at)) return STOP;
     if (w->launch->memory) count_global(w, in, m, at, 16);
     if (global_reach(w, in, m, at, 16, false)) return STOP;
-    const mask64 racing = looks_for_races(w) ? races_load(w, in, m, at, 16) : 0;
+    const mask64 racing = w->launch->watched ? races_load(w, in, m, at, 16) : 0;
     gather(K_B128, read, at, m);
     const int reg = in->dst[0].index;
     uint32_t *to = VREG(w, reg);
@@ -212,14 +220,12 @@ INLINE int addtid(Wave *w, const Inst *in, bool write) {
     if (write && check_stored(w, in, K_B32, m, at, &w->lo[reg], &w->hi[reg])) return STOP;
     if (w->launch->memory) count_global(w, in, m, at, 4);
     if (global_reach(w, in, m, at, 4, write)) return STOP;
-    if (looks_for_races(w) && write && races_store(w, in, K_B32, m, at, VREG(w, reg))) return STOP;
-    const mask64 racing = looks_for_races(w) && !write ? races_load(w, in, m, at, 4) : 0;
+    if (w->launch->watched) return write ? watched_store(w, in, K_B32, m, at, VREG(w, reg)) : watched_load(w, in, K_B32, m, at);
     if (write) {
-        if (!w->launch->aside) scatter(K_B32, VREG(w, reg), at, m);
+        scatter(K_B32, VREG(w, reg), at, m);
     } else {
         gather(K_B32, VREG(w, reg), at, m);
         define(K_B32, &w->lo[reg], &w->hi[reg], m);
-        taint(K_B32, &w->lo[reg], &w->hi[reg], racing);
     }
     return GO;
 }
@@ -284,7 +290,7 @@ static int write_loaded(Wave *w, const Inst *in, int word, uint32_t value, bool 
 }
 
 static bool scalar_races(Wave *w, const Inst *in, uint64_t at, uint32_t size) {
-    return looks_for_races(w) && races_load(w, in, 1, &at, size);
+    return __builtin_expect(w->launch->watched, 0) && races_load(w, in, 1, &at, size);
 }
 
 static bool result_fits(const Inst *in, int words) {

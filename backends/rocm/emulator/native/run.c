@@ -281,7 +281,7 @@ Fault run_aside(const Launch *launch, uint32_t group, uint64_t budget, uint64_t 
     Launch own = *launch;
     own.executed = NULL, own.memory = NULL, own.recording = NULL;
     own.stop = own.fault_taken = own.warning_taken = 0;
-    own.races = NULL, own.aside = 1, own.suspect = suspect, own.budget = budget;
+    own.races = NULL, own.aside = own.watched = 1, own.suspect = suspect, own.budget = budget;
     own.fault = (Fault){.kind = F_BUDGET, .address = ~0ull};
     Group *g = open_group(&own);
     if (!g) return own.fault;

@@ -236,6 +236,7 @@ typedef struct Launch {
     uint32_t aside;                  // a workgroup is run once more: nothing in global memory is changed (lds_race.h)
     uint64_t suspect;                // aside: loads of this word of global memory are what is looked at; 0 none
     struct Races *races;             // global_race.c; NULL where these are not looked for
+    uint32_t watched;                // races are looked for, or `aside`
     void *hostcall;                  // hostcall.c; NULL where the kernel does not call the host
     uint64_t *said;                  // of malloc: nine words for each piece of a message, the first its number
     uint64_t said_count, said_capacity, messages;
