@@ -286,6 +286,17 @@ def bytes_of_a_half(launch: Launcher) -> None:
 
 
 @near
+def indexed_registers(launch: Launcher) -> None:
+    """2026-11-27: on gfx1100 (v_movreld_b32, s_sendmsg_rtn_b64) it was refused."""
+    x = ints(launch, 1024).reshape(16, 64)
+    for i, j in ((0, 3), (3, 3), (15, 2), (9, 12)):
+        a = x.copy()
+        a[j] = 7
+        y = launch("indexed_registers", 1, 64, Out(64, i32), x, i32(i), i32(j))
+        equal(y, a[i] + 3 * a[(i + 3) & 15])
+
+
+@near
 def masked_lanes(launch: Launcher) -> None:
     x, start = ints(launch, 64), ints(launch, 64)
     y = launch("masked_lanes", 1, 64, InOut(start), x, i32(41))

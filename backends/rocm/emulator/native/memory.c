@@ -368,12 +368,18 @@ static int s_memtime(Wave *w, const Inst *in) {
     return write_scalar(w, in, in->dst[0].index, 64, w->executed, ~0ull);
 }
 static int s_memrealtime(Wave *w, const Inst *in) { return s_memtime(w, in); }
+// Of the messages that answer only the time does: RTN_GET_REALTIME.
+static int s_sendmsg_rtn_b64(Wave *w, const Inst *in) {
+    if (in->imm == 131) return s_memtime(w, in);
+    return fault(w, in, F_UNSUPPORTED, -1, ~0ull, "s_sendmsg_rtn of message %d", in->imm);
+}
 
 #define SMEM_ROW(name, size, words, kind) STEP_OP(s_load_##size, "r=rr", C_SMEM), STEP_OP(s_buffer_load_##size, "r=rr", C_SMEM),
 const OpInfo ops_smem[] = {
     SMEM_SIZES(SMEM_ROW, )
     STEP_OP(s_memtime, "r=", C_SMEM),
     STEP_OP(s_memrealtime, "r=", C_SMEM),
+    STEP_OP(s_sendmsg_rtn_b64, "r=", C_SMEM),
     NO_OP(s_dcache_inv, C_SMEM),
     NO_OP(s_dcache_inv_vol, C_SMEM),
     NO_OP(s_dcache_wb, C_SMEM),
