@@ -48,10 +48,10 @@ FAMILIES = (
 HEAD = """# Instructions that the emulator does not execute
 
 Written by `python docs/missing_instructions.py` from the opcode tables in `backends/rocm/emulator/isa/` (the
-instruction set guides' and LLVM's) and the library's table of what it executes; a test compares. A kernel that
-can reach one of these is refused when it is loaded, by the instruction's name. Images, exports and interpolation
-are not in the tables. Of what is executed one is refused when it runs: `global_load_tr_b64`, whose lane layout
-is not public.
+instruction set guides' and LLVM's) and the library's table of what it executes; a test compares. A kernel
+that can reach one of these is refused when it is loaded, by the instruction's name. Images, exports and
+interpolation are not in the tables. Of what is executed one is refused when it runs: `global_load_tr_b64`,
+whose lane layout is not public.
 
 """
 
