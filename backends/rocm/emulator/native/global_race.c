@@ -4,7 +4,8 @@
 // workgroup, its epoch and the instruction. An access after another workgroup's races unless that one is known to have
 // happened before: an atomic behind a release passes on what its workgroup knows, and one before an acquire takes it.
 //
-//   release  gfx942, gfx950: buffer_wbl2 sc1. Elsewhere stores go through to the L2: a wait for all of them.
+//   release  gfx942, gfx950: buffer_wbl2 sc1. Elsewhere stores go through to the L2: a wait for all of them. Nothing where
+//            nothing was stored.
 //   acquire  buffer_inv sc1, buffer_wbinvl1, buffer_gl0_inv, global_inv, after the atomic.
 //
 // Epochs of a workgroup count its releases. All its waves are one: what one of them releases are the accesses of all
@@ -152,6 +153,7 @@ void races_start(Group *g) {
     g->known = g->pending = NULL;
     g->epoch = 1;
     g->released_epoch = 0;
+    g->stored = false;
 }
 
 // An access after a release is of the next epoch.
@@ -160,7 +162,11 @@ static uint32_t epoch_now(Group *g) {
     return g->epoch;
 }
 
-void races_written_back(Wave *w) { w->group->released_epoch = w->group->epoch; }
+static void release(Group *g) {
+    g->released_epoch = g->epoch;
+    g->stored = false;
+}
+void races_written_back(Wave *w) { release(w->group); }
 
 void races_invalidated(Wave *w) {
     Group *g = w->group;
@@ -304,6 +310,7 @@ static void acquire_load(Races *r, Group *g, Cell *c, uint64_t word) {
 
 // What the workgroup has released goes with an atomic on each address.
 static void pass_on(Races *r, Group *g, mask64 m, const uint64_t *at) {
+    if (!g->stored) release(g);  // loads alone: a compiler leaves out the wait for stores where there are none
     if (!g->known && !g->released_epoch) return;
     lock(r);
     const Clock *own = with(r, g->known, g->number, g->released_epoch), *last = NULL, *made = NULL;
@@ -391,6 +398,7 @@ int races_store(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *
     const uint32_t inst = (uint32_t)(in - w->program), epoch = epoch_now(g);
     const bool atomic = in->flags & SHARED, atomics_too = w->launch->arch == GFX90A || w->launch->arch == GFX1100 || atomic;
     if (atomic) pass_on(r, g, m, at);
+    g->stored = true;
     EACH_ACTIVE(m, i) {
         uint8_t own[16];
         store_element(k, from + i, own);

@@ -306,6 +306,7 @@ typedef struct Group {
     const struct Clock *known, *pending;  // global_race.c: what happened before, and what an acquire would add
     struct Area *area;               // of the latest access
     uint32_t epoch, released_epoch;
+    bool stored;                     // since the latest release
     struct Origin stored_origin;     // of the latest undefined value that was written to LDS
     struct Origin unused;            // a read that races, of which nothing has come so far
     uint16_t *lds_late;              // lds_flight.c
