@@ -167,6 +167,7 @@ class Launch(ctypes.Structure):
         ("warning_taken", _U32),
         ("aside", _U32),
         ("suspect", _U64),
+        ("suspect_inst", ctypes.c_int32),
         ("races", ctypes.c_void_p),
         ("watched", _U32),
         ("hostcall", ctypes.c_void_p),

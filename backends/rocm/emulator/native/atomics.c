@@ -85,7 +85,8 @@ INLINE uint64_t change(enum Change c, bool wide, uint64_t old, uint64_t data, ui
 // Global memory ------------------------------------------------------------------------------------
 
 INLINE uint64_t change_at(enum Change c, bool wide, uint8_t *p, uint64_t data, uint64_t second, Context x) {
-    if (x.aside) return wide ? __atomic_load_n((uint64_t *)(void *)p, __ATOMIC_ACQUIRE) : __atomic_load_n((uint32_t *)(void *)p, __ATOMIC_ACQUIRE);
+    if (x.aside && wide) return __atomic_load_n((uint64_t *)(void *)p, __ATOMIC_ACQUIRE);
+    if (x.aside) return __atomic_load_n((uint32_t *)(void *)p, __ATOMIC_ACQUIRE);
     if (wide) {
         uint64_t *q = (uint64_t *)(void *)p, old = __atomic_load_n(q, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(q, &old, change(c, true, old, data, second, x), false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {

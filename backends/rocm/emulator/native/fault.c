@@ -117,8 +117,8 @@ static int raced(Wave *w, const Inst *in, const char *what) {
     char text[24];
     if (take_fault(w)) {
         describe_as(f, w, read, o->kind, o->lane, o->address,
-                    "wave %u reads byte %llu of LDS, which %s %s with no barrier between; %s depends on it: instruction #%d", o->wave,
-                    (unsigned long long)o->address, marked_waves(o->mark, text), how_written(o->mark),
+                    "wave %u reads byte %llu of LDS, which %s %s with no barrier between; %s depends on it: instruction #%d",
+                    o->wave, (unsigned long long)o->address, marked_waves(o->mark, text), how_written(o->mark),
                     what, index_of(w, in));
         f->wave = (int32_t)o->wave;
     }

@@ -42,13 +42,15 @@ typedef struct Races {
     Release *released;               // by address: what atomics on it passed on
     uint64_t slots, taken;
     Block *blocks;                   // where clocks lie
+    uint64_t unused;                 // the latest workgroup and instruction of whose racing reads nothing comes
 } Races;
 
 // Marks: workgroup + 1 in 24 bits (modulo them), epoch in 16, instruction in 16, mask of bytes in 4; then of the writer
 // whether it was an atomic, of the reader whose bytes others read too.
 static uint64_t mark_of(uint32_t group, uint32_t epoch, uint32_t inst, uint32_t bytes) {
     const uint64_t number = (group & 0xffffffu) == 0xffffffu ? 0xfffffeu : group & 0xffffffu;
-    return (number + 1) << 40 | (uint64_t)(epoch & 0xffff) << 24 | (uint64_t)(inst < UNKNOWN_INST ? inst : UNKNOWN_INST) << 8 | bytes;
+    const uint64_t known = inst < UNKNOWN_INST ? inst : UNKNOWN_INST;
+    return (number + 1) << 40 | (uint64_t)(epoch & 0xffff) << 24 | known << 8 | bytes;
 }
 static uint32_t mark_group(uint64_t mark) { return (uint32_t)(mark >> 40) - 1; }
 static uint32_t mark_epoch(uint64_t mark) { return mark >> 24 & 0xffff; }
@@ -263,11 +265,12 @@ int races_fault_of_load(Wave *w, const Inst *in, const char *what) {
     char text[40];
     if (o->other < 0 || o->other == UNKNOWN_INST)
         return fault(w, &w->program[o->inst], F_GLOBAL_RACE, o->lane, o->address,
-                     "it reads offset %llu of @%u, which another workgroup writes, " NO_ORDER "; %s depends on it: instruction #%d",
+                     "it reads offset %llu of @%u, which another workgroup writes, " NO_ORDER
+                     "; %s depends on it: instruction #%d",
                      (unsigned long long)(o->address - range->base), range->name, what, (int)(in - w->program));
     return fault(w, &w->program[o->inst], F_GLOBAL_RACE, o->lane, o->address,
-                 "it reads offset %llu of @%u, which workgroup %s wrote, " NO_ORDER ": instruction #%d; %s depends on what it reads: "
-                 "instruction #%d",
+                 "it reads offset %llu of @%u, which workgroup %s wrote, " NO_ORDER
+                 ": instruction #%d; %s depends on what it reads: instruction #%d",
                  (unsigned long long)(o->address - range->base), range->name, group_text(launch, o->mark, text), o->other, what,
                  (int)(in - w->program));
 }
@@ -284,9 +287,10 @@ void races_warn_of_load(Wave *w, const Inst *in, const struct Origin *o) {
 
 static mask64 loads_of_suspect(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
     const uint64_t suspect = w->launch->suspect;
+    const bool by_this = in - w->program == w->launch->suspect_inst;
     mask64 racing = 0;
     EACH_ACTIVE(m, i)
-        if (at[i] < suspect + 4 && at[i] + bytes > suspect) {
+        if (by_this || (at[i] < suspect + 4 && at[i] + bytes > suspect)) {
             racing |= 1ull << i;
             note_race(w, in, F_GLOBAL_RACE, i, at[i], 0, -1);
         }
@@ -342,8 +346,8 @@ mask64 races_load(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_
             const uint64_t writer = load_mark(&c->writer), reader = load_mark(&c->reader);
             const uint64_t mine = mark_of(g->number, epoch, inst, touched);
             if (writer && mark_bytes(writer) & touched && !ordered(g, writer)) {
-                if (!(racing >> i & 1))
-                    note_race(w, in, F_GLOBAL_RACE, i, word > at[i] ? word : at[i], mark_group(writer), (int32_t)mark_inst(writer));
+                const uint64_t first = word > at[i] ? word : at[i];
+                if (!(racing >> i & 1)) note_race(w, in, F_GLOBAL_RACE, i, first, mark_group(writer), (int32_t)mark_inst(writer));
                 racing |= 1ull << i;
                 continue;
             }
@@ -357,22 +361,31 @@ mask64 races_load(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_
 
 // Stores -------------------------------------------------------------------------------------------
 
-// A write over what another workgroup read: that one is run once more, aside, to see whether something comes of it.
+// A write over what another workgroup read: that one is run once more, aside, to see whether something comes of it. First
+// of all that its instruction reads: mostly nothing does, and then all words of it are done with.
 static int write_after_read(Wave *w, const Inst *in, int lane, uint64_t at, uint64_t word, const char *verb, uint64_t reader) {
     const Launch *launch = w->launch;
     const uint32_t group = mark_group(reader);
     const uint64_t bound = launch->resident > 1 && launch->budget > 1 << 24 ? 1 << 24 : launch->budget;
-    if (launch->grid[0] * (uint64_t)launch->grid[1] * launch->grid[2] <= 0xfffffe && run_aside(launch, group, bound, word).kind == F_NONE) {
+    Races *r = launch->races;
+    const int32_t inst = (int32_t)mark_inst(reader);
+    const uint64_t read = ((uint64_t)group << 16 | (uint32_t)inst) + 1;
+    if (load_mark(&r->unused) == read) return GO;
+    const bool known = r->groups <= 0xfffffe, whole = inst != UNKNOWN_INST;
+    const bool none = known && whole && run_aside(launch, group, bound, 0, inst).kind == F_NONE;
+    if (none) store_mark(&r->unused, read);
+    if (none || (known && run_aside(launch, group, bound, word, -1).kind == F_NONE)) {
         const Range *range = range_of(launch, at);
         char text[40];
-        warn(w, in, F_BENIGN, lane, at, "it %s offset %llu of @%u, which workgroup %s read, " NO_ORDER "; nothing comes of what was read",
-             verb, (unsigned long long)(at - range->base), range->name, group_text(launch, group, text));
+        warn(w, in, F_BENIGN, lane, at,
+             "it %s offset %llu of @%u, which workgroup %s read, " NO_ORDER "; nothing comes of what was read", verb, (unsigned long long)(at - range->base), range->name, group_text(launch, group, text));
         return GO;
     }
     return race(w, in, lane, at, verb, reader, "read, or wrote as it is");
 }
 
-static int check_readers(Wave *w, const Inst *in, int lane, uint64_t at, uint64_t word, const char *verb, uint64_t reader, uint32_t touched) {
+static int check_readers(Wave *w, const Inst *in, int lane, uint64_t at, uint64_t word, const char *verb, uint64_t reader,
+                         uint32_t touched) {
     const Group *g = w->group;
     if (!reader) return GO;
     if (mark_bytes(reader) & touched && !ordered(g, reader)) return write_after_read(w, in, lane, at, word, verb, reader);
@@ -385,8 +398,10 @@ static int check_readers(Wave *w, const Inst *in, int lane, uint64_t at, uint64_
 
 static int stores_to_suspect(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
     const uint64_t suspect = w->launch->suspect;
+    const bool by_this = in - w->program == w->launch->suspect_inst;
     EACH_ACTIVE(m, i)
-        if (at[i] < suspect + 4 && at[i] + bytes > suspect) return fault(w, in, F_GLOBAL_RACE, i, at[i], "it writes the word too");
+        if (by_this || (at[i] < suspect + 4 && at[i] + bytes > suspect))
+            return fault(w, in, F_GLOBAL_RACE, i, at[i], "it writes the word too");
     return GO;
 }
 

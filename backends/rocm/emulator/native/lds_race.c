@@ -83,11 +83,11 @@ static int write_after_read(Wave *w, const Inst *in, int lane, uint64_t at, uint
     for (uint32_t i = 0; i < g->waves; i++)
         if (executed < g->wave[i].executed) executed = g->wave[i].executed;
     const uint64_t bound = launch->resident > 1 ? 16 * executed + (1 << 20) : launch->budget;
-    const Fault found = run_aside(launch, g->number, bound < launch->budget ? bound : launch->budget, 0);
+    const Fault found = run_aside(launch, g->number, bound < launch->budget ? bound : launch->budget, 0, -1);
     if (found.kind == F_NONE) {
         g->judged = true;
-        warn(w, in, F_BENIGN, lane, at, "wave %u %s byte %llu of LDS, which %s read with no barrier between; nothing comes of what "
-             "was read", w->number, verb, (unsigned long long)at, marked_waves(reader, text));
+        warn(w, in, F_BENIGN, lane, at,
+             "wave %u %s byte %llu of LDS, which %s read with no barrier between; nothing comes of what was read", w->number, verb, (unsigned long long)at, marked_waves(reader, text));
         return GO;
     }
     if (found.kind == F_RACE && found.address != at) return fault_again(w, &found);
@@ -133,7 +133,8 @@ int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) 
         const uint32_t writer = g->lds_writer[at + b], reader = g->lds_reader[at + b];
         if (writer && writer < ATOMIC && writer != me)
             return race(w, in, lane, at + (uint64_t)b, "changes (by an atomic)", writer, "wrote");
-        if (reader && reader != me && write_after_read(w, in, lane, at + (uint64_t)b, reader, "changes (by an atomic)")) return STOP;
+        if (reader && reader != me && write_after_read(w, in, lane, at + (uint64_t)b, reader, "changes (by an atomic)"))
+            return STOP;
         if (reader == me) g->lds_reader[at + b] = 0;  // what a compare-and-swap compares was read before
         if (writer == 0) g->lds_writer[at + b] = (uint8_t)(ATOMIC + me);
         else if (writer > ATOMIC && writer != ATOMIC + me) g->lds_writer[at + b] = SEVERAL;

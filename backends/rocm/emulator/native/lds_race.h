@@ -44,4 +44,4 @@ static inline void taint(enum Kind k, mask64 *lo, mask64 *hi, mask64 m) {
 
 // Runs `group` of a launch once more, aside: without stores to global memory, its waves in the opposite order. The fault
 // it ends with, kind F_NONE where none (run.c).
-Fault run_aside(const Launch *launch, uint32_t group, uint64_t budget, uint64_t suspect);
+Fault run_aside(const Launch *launch, uint32_t group, uint64_t budget, uint64_t suspect, int32_t suspect_inst);

@@ -277,11 +277,11 @@ static bool take_group(Group *g) {
     return true;
 }
 
-Fault run_aside(const Launch *launch, uint32_t group, uint64_t budget, uint64_t suspect) {
+Fault run_aside(const Launch *launch, uint32_t group, uint64_t budget, uint64_t suspect, int32_t suspect_inst) {
     Launch own = *launch;
     own.executed = NULL, own.memory = NULL, own.recording = NULL;
     own.stop = own.fault_taken = own.warning_taken = 0;
-    own.races = NULL, own.aside = own.watched = 1, own.suspect = suspect, own.budget = budget;
+    own.races = NULL, own.aside = own.watched = 1, own.suspect = suspect, own.suspect_inst = suspect_inst, own.budget = budget;
     own.fault = (Fault){.kind = F_BUDGET, .address = ~0ull};
     Group *g = open_group(&own);
     if (!g) return own.fault;

@@ -234,7 +234,8 @@ typedef struct Launch {
     uint64_t unordered;              // so many
     volatile uint32_t warning_taken;
     uint32_t aside;                  // a workgroup is run once more: nothing in global memory is changed (lds_race.h)
-    uint64_t suspect;                // aside: loads of this word of global memory are what is looked at; 0 none
+    uint64_t suspect;                // aside: what is looked at are loads of this word of global memory, 0 none,
+    int32_t suspect_inst;            // or those by this instruction, -1 none
     struct Races *races;             // global_race.c; NULL where these are not looked for
     uint32_t watched;                // races are looked for, or `aside`
     void *hostcall;                  // hostcall.c; NULL where the kernel does not call the host
