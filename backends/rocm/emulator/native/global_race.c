@@ -378,7 +378,8 @@ static int write_after_read(Wave *w, const Inst *in, int lane, uint64_t at, uint
         const Range *range = range_of(launch, at);
         char text[40];
         warn(w, in, F_BENIGN, lane, at,
-             "it %s offset %llu of @%u, which workgroup %s read, " NO_ORDER "; nothing comes of what was read", verb, (unsigned long long)(at - range->base), range->name, group_text(launch, group, text));
+             "it %s offset %llu of @%u, which workgroup %s read, " NO_ORDER "; nothing comes of what was read", verb,
+             (unsigned long long)(at - range->base), range->name, group_text(launch, group, text));
         return GO;
     }
     return race(w, in, lane, at, verb, reader, "read, or wrote as it is");

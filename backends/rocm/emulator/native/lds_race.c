@@ -87,7 +87,8 @@ static int write_after_read(Wave *w, const Inst *in, int lane, uint64_t at, uint
     if (found.kind == F_NONE) {
         g->judged = true;
         warn(w, in, F_BENIGN, lane, at,
-             "wave %u %s byte %llu of LDS, which %s read with no barrier between; nothing comes of what was read", w->number, verb, (unsigned long long)at, marked_waves(reader, text));
+             "wave %u %s byte %llu of LDS, which %s read with no barrier between; nothing comes of what was read", w->number,
+             verb, (unsigned long long)at, marked_waves(reader, text));
         return GO;
     }
     if (found.kind == F_RACE && found.address != at) return fault_again(w, &found);
