@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="storage",
         help="what a kernel may access of a tensor (default: its storage)",
     )
+    group.addoption(
+        "--gpu-races",
+        action="store_true",
+        help="look for races of workgroups in global memory too: slower",
+    )
     group.addoption("--gpu-sarif", metavar="FILE", help="write the findings to this file, as SARIF")
 
 
@@ -45,7 +50,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     try:
         if len(archs) > 1:
             raise SystemExit(_each(archs, list(early_config.invocation_params.args), options.gpu_sarif))
-        plugin = Emulation(archs[0], options.gpu_extents, options.gpu_sarif)
+        plugin = Emulation(archs[0], options.gpu_extents, options.gpu_races, options.gpu_sarif)
     except PortableError as error:
         raise pytest.UsageError(f"--gpu {options.gpu}: {error}") from None
     early_config.add_cleanup(plugin.close)
@@ -79,11 +84,11 @@ def _without(args: list[str], option: str) -> list[str]:
 class Emulation:
     """A run of tests on one emulated GPU."""
 
-    def __init__(self, arch: str, extents: str, sarif: str | None):
+    def __init__(self, arch: str, extents: str, races: bool, sarif: str | None):
         import portable
 
         self.arch, self._sarif = arch, sarif
-        self._context = portable.emulated(arch, extents=extents)
+        self._context = portable.emulated(arch, extents=extents, races=races)
         self.run = self._context.__enter__()
         self._open = True
         self._seen = 0

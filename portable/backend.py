@@ -351,14 +351,15 @@ class Backend(ABC):
         """A block in which anybody's Triton kernel, launched as `kernel[grid](...)`, runs on this device."""
         return nullcontext()
 
-    def programs(self, extents: str) -> AbstractContextManager[Programs]:
+    def programs(self, extents: str, races: bool) -> AbstractContextManager[Programs]:
         """A block in which programs written for the vendor's GPU run on this device, as `portable.emulated`
         says. Raises BackendError where the device is not emulated."""
         raise BackendError(f"The {self.name} backend emulates no GPU: programs run on it as they are")
 
-    def host_program(self, source: Path, options: Sequence[str]) -> HostProgram:
+    def host_program(self, source: Path, options: Sequence[str], races: bool) -> HostProgram:
         """Compile a program in the vendor's language, host code included, for this emulated device; its file
-        has one of `program_suffixes`. `options` are the compiler's. Raises CompileError."""
+        has one of `program_suffixes`. `options` are the compiler's; with `races` those of workgroups in
+        global memory are looked for. Raises CompileError."""
         raise BackendError(f"The {self.name} backend emulates no GPU: compile {source.name} as usual")
 
     def count(self) -> int:

@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=emulation.EXTENTS[0],
         help="what a kernel may access of a tensor (default: %(default)s)",
     )
+    parser.add_argument(
+        "--races", action="store_true", help="look for races of workgroups in global memory too: slower"
+    )
     parser.add_argument("--sarif", metavar="FILE", help="write the findings to this file, as SARIF")
     for flag, (what, _, help) in _COMPILER.items():
         parser.add_argument(
@@ -53,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     archs = args.gpu.split(",")
     if len(archs) == 1:
         return _run(archs[0], args)
-    options = ["--extents", args.extents, *["-m"] * args.module, *_compiler_options(args)]
+    options = ["--extents", args.extents, *["--races"] * args.races]
+    options += [*["-m"] * args.module, *_compiler_options(args)]
     command = [sys.executable, "-m", "portable", "emulate", *options]
     return each_in_a_process(
         archs,
@@ -95,12 +99,12 @@ def _run(arch: str, args: argparse.Namespace) -> int:
     if not args.module and name.suffix in device.program_suffixes:
         if not name.is_file():
             raise PortableError(f"portable emulate: there is no file {name}")
-        program = device.host_program(name, _compiler_options(args))
+        program = device.host_program(name, _compiler_options(args), args.races)
         found = program.found
         print(f"portable: {found.header}", file=sys.stderr)
         status = program.run(args.program)
     else:
-        with portable.emulated(arch, extents=args.extents) as found:
+        with portable.emulated(arch, extents=args.extents, races=args.races) as found:
             print(f"portable: {found.header}", file=sys.stderr)
             status = _execute(args.program, args.module)
     sys.stdout.flush()

@@ -38,7 +38,7 @@ def backend(arch: str) -> Backend:
 
 
 @contextmanager
-def emulated(arch: str, *, extents: str = "storage") -> Iterator[Programs]:
+def emulated(arch: str, *, extents: str = "storage", races: bool = False) -> Iterator[Programs]:
     """Run programs that were written for a GPU on an emulated one, with none there.
 
         with portable.emulated("gfx942") as run:
@@ -54,7 +54,8 @@ def emulated(arch: str, *, extents: str = "storage") -> Iterator[Programs]:
     GPU as well; their launches are not in `run`. Everything is put back at the end.
 
     `arch` is an architecture as `portable check --target` lists them. A kernel may access all the storage of
-    a tensor that it is given, or with `extents="view"` from its first element to its last. What is undefined
+    a tensor that it is given, or with `extents="view"` from its first element to its last. With `races` those
+    of workgroups in global memory are looked for as well, which takes longer. What is undefined
     raises LaunchError with the kernel's source line, and is in `run.findings`. Raises BackendError for an
     architecture that cannot be emulated."""
     if extents not in EXTENTS:
@@ -63,7 +64,7 @@ def emulated(arch: str, *, extents: str = "storage") -> Iterator[Programs]:
     kinds = (emulating.device_type, detect.backend_class(emulating.name).device_type)  # memory, and its name
     detect.reset(detect.Selection(dict.fromkeys(kinds, emulating), former.detections))
     try:
-        with emulating.programs(extents) as run:
+        with emulating.programs(extents, races) as run:
             yield run
     finally:
         detect.reset(former)

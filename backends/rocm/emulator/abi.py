@@ -8,7 +8,7 @@ from typing import Any
 
 from portable.errors import CompileError
 
-ABI = 6
+ABI = 7
 
 # Inst, a decoded instruction: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3],
 # then 2 + 5 operands of kind, mods, sel, type, index, pad, value, then the flight.h part.
@@ -20,8 +20,8 @@ NO_OPERAND = (0, 0, 6, 0, 0, 0, 0)
 
 NONE, VGPR, SGPR, CONSTANT, NOTHING, SCC_BIT, VCCZ_BIT, EXECZ_BIT = range(8)
 NEG, ABS, UPPER, NEG_HI, UPPER_HI, SEXT = (1 << bit for bit in range(6))
-CLAMP, SDWA, DPP, DPP8, DUAL, DST_UPPER, DST_ZERO, OFFEN, IDXEN, TO_LDS, RETURNS, WRITES_EXEC = (
-    1 << bit for bit in range(12)
+CLAMP, SDWA, DPP, DPP8, DUAL, DST_UPPER, DST_ZERO, OFFEN, IDXEN, TO_LDS, RETURNS, WRITES_EXEC, SHARED = (
+    1 << bit for bit in range(13)
 )
 OFF_THE_CODE, UNKNOWN = 0xFFFF, 0xFFFE
 """Values of Inst.op: the end of the code, and an instruction that the emulator does not support."""
@@ -32,7 +32,7 @@ CLASSES = (
 )  # fmt: skip
 FAULTS = (
     *("", "out-of-bounds", "misaligned", "uninitialised", "lds-race", "barrier", "budget", "inactive-lane"),
-    *("unsupported", "trap", "unwaited", "rounding"),
+    *("unsupported", "trap", "unwaited", "rounding", "global-race", "benign-race"),
 )  # fmt: skip
 ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 
@@ -165,6 +165,15 @@ class Launch(ctypes.Structure):
         ("drops_waits", _U32),
         ("unordered", _U64),
         ("warning_taken", _U32),
+        ("aside", _U32),
+        ("suspect", _U64),
+        ("suspect_inst", ctypes.c_int32),
+        ("races", ctypes.c_void_p),
+        ("watched", _U32),
+        ("hostcall", ctypes.c_void_p),
+        ("said", ctypes.POINTER(_U64)),
+        *((name, _U64) for name in ("said_count", "said_capacity", "messages")),
+        ("answering", ctypes.c_char),
         ("fault", Fault),
         ("warning", Fault),
     )

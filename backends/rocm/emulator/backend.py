@@ -77,15 +77,15 @@ class EmulatedRocmBackend(RocmBackend):
 
         return emulated(self._device.arch)
 
-    def programs(self, extents: str) -> AbstractContextManager[Programs]:
+    def programs(self, extents: str, races: bool) -> AbstractContextManager[Programs]:
         from portable.backends.rocm.emulator.programs import programs
 
-        return programs(self._device, extents)
+        return programs(self._device, extents, races)
 
-    def host_program(self, source: Path, options: Sequence[str]) -> HostProgram:
+    def host_program(self, source: Path, options: Sequence[str], races: bool) -> HostProgram:
         from portable.backends.rocm.emulator.hip.program import program
 
-        return program(source, self._device.arch, options)
+        return program(source, self._device.arch, options, races)
 
     def load(self, code: CodeObject, device: Device) -> Any:
         from portable.backends.rocm.emulator import launch  # noqa: F401 - under the lock that a fork waits for

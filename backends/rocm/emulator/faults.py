@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,6 +40,8 @@ class KernelFault(LaunchError, EmulatorError):
         "trap",
         "unwaited",
         "rounding",  # `warned` raises it where nobody listens
+        "global-race",
+        "benign-race",  # never raised
     )
     kind: str
     kernel: str
@@ -89,9 +92,13 @@ def warnings_to(listener: Callable[[KernelFault], None]) -> Iterator[None]:
 
 
 def warned(fault: KernelFault) -> None:
-    """Tell of something that a launch did that is defined only up to rounding. Raises `fault` where nobody
-    listens: of this package's own kernels it is one."""
+    """Tell of something that a launch did that is no fault of every kernel. Where nobody listens, raises what
+    is defined only up to rounding (of this package's own kernels it is a fault), and warns of a race of
+    which nothing comes."""
     listener = _listener.get()
-    if listener is None:
+    if listener is not None:
+        listener(fault)
+    elif fault.kind == "benign-race":
+        warnings.warn(str(fault), RuntimeWarning, stacklevel=2)
+    else:
         raise fault
-    listener(fault)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from portable.backends.rocm.emulator import abi
+from portable.backends.rocm.emulator import abi, hostcall
 from portable.backends.rocm.emulator.code_object import CodeObject, Kernel
 from portable.backends.rocm.emulator.counters import Counters
 from portable.backends.rocm.emulator.dwarf import SourceLines
@@ -38,11 +38,6 @@ _SYSTEM = {
 }
 _PRIVATE_APERTURE = 1 << 49
 _NO_ADDRESS = 0xFFFFFFFFFFFFFFFF
-_FIRST_PAGE = 4096  # bytes behind a null pointer
-_NO_HOST = (
-    "it prints, or an assertion of it failed (tl.device_print, tl.device_assert, printf): the text goes "
-    "through the host, which does not answer an emulated GPU"
-)
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,8 @@ class KernelLaunch:
     """A kernel on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
 
     `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
-    `buffers`. The workgroups of a `cooperative` one, which may wait for each other, run in turn."""
+    `buffers`. The workgroups of a `cooperative` one, which may wait for each other, run in turn. With `races`
+    those of workgroups in global memory are looked for."""
 
     kernel: Kernel
     grid: tuple[int, int, int]
@@ -83,6 +79,7 @@ class KernelLaunch:
     kernarg: bytes
     buffers: Sequence[Buffer]
     cooperative: bool = False
+    races: bool = False
 
     @property
     def workgroups(self) -> int:
@@ -235,10 +232,19 @@ class _Prepared:
 
     def __init__(self, given: KernelLaunch, budget: int):
         self.kernel = kernel = given.kernel
+        self.looks_for_races = given.races
         code = kernel.code
         _check(given)
         self.linked = linked = linked_program(code)
-        segment = _AlignedMemory(_arguments(given), alignment=64)
+        packets = 0
+        if _asks_host(kernel):  # a packet for each wave that a host thread may hold
+            held = given.workgroups if given.cooperative else len(os.sched_getaffinity(0))
+            packets = 1 << (held * -(-given.threads // kernel.wave)).bit_length()
+        calls = _AlignedMemory(b"", hostcall.nbytes(packets) if packets else 0)
+        if packets:
+            data = hostcall.buffer(calls.address, packets)
+            ctypes.memmove(calls.address, data, len(data))
+        segment = _AlignedMemory(_arguments(given, calls.address if packets else 0), alignment=64)
         packet = _AlignedMemory(_packet(given, segment.address), alignment=64)
         buffers = [each for each in given.buffers if each.nbytes]
         self.names = [each.name for each in buffers]
@@ -252,8 +258,11 @@ class _Prepared:
             pieces = _without(memory, buffers)
             self.names += [name] * len(pieces)
             rows += [(address, size, 0) for address, size in pieces]
+        if packets:
+            self.names.append("the buffer of its calls to the host")
+            rows.append((calls.address, calls.size, 1))
         ranges = (abi.Range * len(rows))(*(abi.Range(*row, i) for i, row in enumerate(rows)))
-        self._kept = (segment, packet)
+        self._kept = (segment, packet, calls)
         self.state = state = abi.Launch(
             abi=abi.ABI,
             arch=abi.ARCHES.index(code.arch),
@@ -280,6 +289,7 @@ class _Prepared:
             end_group=0xFFFFFFFF,
             resident=1,
             drops_waits=code.drops_waits,
+            hostcall=calls.address if packets else None,
         )
         _user_sgprs(state, kernel, segment, packet)
         system = [_SYSTEM[name] for name in kernel.system_sgprs]
@@ -296,7 +306,17 @@ class _Prepared:
     def run(self, threads: int) -> None:
         """Run the workgroups. Raises KernelFault."""
         __tracebackhide__ = True
-        _run(self.state, threads)
+        handle = library().handle
+        if self.looks_for_races:
+            self.state.races = handle.emulator_races(ctypes.byref(self.state))
+            if not self.state.races:
+                raise MemoryError("the marks of global memory do not fit into memory")
+        try:
+            _run(self.state, threads)
+        finally:
+            handle.emulator_races_free(self.state.races)
+            hostcall.show(self.state)
+            handle.emulator_forget_said(ctypes.byref(self.state))
         if self.state.fault_taken:
             raise _fault(self.kernel, self.linked, self.state.fault, self.names)
         if self.state.warning_taken:
@@ -343,9 +363,9 @@ def _dimensions(given: KernelLaunch) -> int:
     return 3 if z > 1 else 2 if y > 1 else 1
 
 
-def _hidden(given: KernelLaunch) -> dict[str, int]:
+def _hidden(given: KernelLaunch, calls: int) -> dict[str, int]:
     """The hidden arguments, which the runtime adds to the explicit ones. Workgroups are never partial."""
-    values = {"hidden_grid_dims": _dimensions(given)}
+    values = {"hidden_grid_dims": _dimensions(given), "hidden_hostcall_buffer": calls}
     for axis, name in enumerate("xyz"):
         values[f"hidden_block_count_{name}"] = given.grid[axis]
         values[f"hidden_group_size_{name}"] = given.block[axis]
@@ -357,12 +377,12 @@ def _hidden(given: KernelLaunch) -> dict[str, int]:
     return values
 
 
-def _arguments(given: KernelLaunch) -> bytearray:
+def _arguments(given: KernelLaunch, calls: int) -> bytearray:
     kernel, kernarg = given.kernel, given.kernarg
     size = max(kernel.kernarg_size, len(kernarg))
     segment = bytearray(size + -size % 16)
     segment[: len(kernarg)] = kernarg
-    values = _hidden(given)
+    values = _hidden(given, calls)
     for argument in kernel.arguments:
         kind = argument.get(".value_kind", "")
         offset, width = argument.get(".offset"), argument.get(".size")
@@ -439,7 +459,7 @@ def _run(state: abi.Launch, threads: int) -> None:
 
 
 def _asks_host(kernel: Kernel) -> bool:
-    """Whether a kernel has the buffer through which printf and assert call the host, which is null here."""
+    """Whether a kernel has the buffer through which printf and assert call the host."""
     return any(each.get(".value_kind") == "hidden_hostcall_buffer" for each in kernel.arguments)
 
 
@@ -457,8 +477,6 @@ def _fault(kernel: Kernel, linked: LinkedProgram, fault: abi.Fault, names: list[
     instruction = program.text(fault.inst) if fault.inst >= 0 else None
     chain = linked.inline_chain(fault.inst)
     kind = abi.FAULTS[fault.kind]
-    if kind == "out-of-bounds" and fault.address < _FIRST_PAGE and _asks_host(kernel):
-        kind, detail = "unsupported", _NO_HOST
     return KernelFault(
         kind,
         kernel.name,

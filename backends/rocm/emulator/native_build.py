@@ -52,6 +52,10 @@ class Library:
         self.handle.emulator_op.restype = ctypes.POINTER(abi.OpInfo)
         self.handle.emulator_link.argtypes = (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
         self.handle.emulator_run.argtypes = (ctypes.c_void_p,)
+        self.handle.emulator_races.argtypes = (ctypes.c_void_p,)
+        self.handle.emulator_races.restype = ctypes.c_void_p
+        self.handle.emulator_races_free.argtypes = (ctypes.c_void_p,)
+        self.handle.emulator_forget_said.argtypes = (ctypes.c_void_p,)
         self.handle.emulator_forget.argtypes = (ctypes.c_void_p,)
         self.handle.emulator_stream.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
         self.handle.emulator_stream.restype = ctypes.c_void_p

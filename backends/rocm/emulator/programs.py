@@ -18,7 +18,7 @@ from portable.plan import Device
 
 
 @contextmanager
-def programs(device: Device, extents: str) -> Iterator[Programs]:
+def programs(device: Device, extents: str, races: bool) -> Iterator[Programs]:
     """See `portable.emulated`. What is replaced in torch and Triton is put back at the end."""
     from triton.runtime import autotuner
 
@@ -27,7 +27,7 @@ def programs(device: Device, extents: str) -> Iterator[Programs]:
     with triton_driver.emulated(device.arch, extents, listener(found)) as driver:
         driver.torch_device = torch.device("cuda", 0)
         capability = driver.get_device_capability()
-        with torch_gpu.torch_gpu(device, capability):
+        with driver.runtime.global_races_if(races), torch_gpu.torch_gpu(device, capability, driver.runtime):
             driver.interface = torch.cuda
             _take_first_configs(patches, autotuner.Autotuner, found)
             library = torch.library.Library

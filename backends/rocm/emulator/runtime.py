@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,15 @@ _MOST_THREADS = 1024  # in one block, on every architecture
 _MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 
 
+RACES_VARIABLE = "PORTABLE_EMULATOR_RACES"
+"""An environment variable: 1 has races of workgroups in global memory looked for, also in this package's own
+launches."""
+
+
 class EmulatedRuntime:
-    """One emulated GPU of architecture `arch`. Methods may be called from any thread."""
+    """One emulated GPU of architecture `arch`. Methods may be called from any thread. `global_races`: whether
+    races of workgroups in global memory are looked for, in launches of more than one. `recorder` gets every
+    launch, as a call that makes it, instead of its being made, while a graph is captured."""
 
     def __init__(self, arch: str):
         target = next((target for target in TARGETS if target.arch == arch), None)
@@ -35,6 +43,18 @@ class EmulatedRuntime:
         self._modules: dict[int, Any] = {}
         self._functions: dict[int, Any] = {}
         self._tracing = threading.local()
+        self.recorder: Callable[[Callable[[], Any]], Any] | None = None
+        self.global_races = os.environ.get(RACES_VARIABLE, "").strip() == "1"
+
+    @contextmanager
+    def global_races_if(self, wanted: bool) -> Iterator[None]:
+        """A context in which races of workgroups in global memory are looked for, if `wanted`."""
+        former = self.global_races
+        self.global_races = former or wanted
+        try:
+            yield
+        finally:
+            self.global_races = former
 
     def device_count(self) -> int:
         return 1
@@ -140,6 +160,11 @@ class EmulatedRuntime:
         from portable.backends.rocm.emulator.launch import KernelLaunch, launch
 
         __tracebackhide__ = True
+        if self.recorder is not None:
+            given = (grid, block, shared, stream, bytes(kernarg), name)
+            options = {"buffers": buffers, "cooperative": cooperative}
+            self.recorder(functools.partial(self.launch, function, *given, **options))
+            return
         kernel = self.kernel(function, name)
         self._check_sizes(kernel, grid, block, shared, name)
         if cooperative:
@@ -147,7 +172,8 @@ class EmulatedRuntime:
         needed = _explicit_bytes(kernel)
         if len(kernarg) < needed:
             raise LaunchError(name, f"it reads {needed} bytes of arguments; {len(kernarg)} were given")
-        given = KernelLaunch(kernel, grid, block, shared, bytes(kernarg), buffers, cooperative)
+        races = self.global_races and grid != (1, 1, 1)
+        given = KernelLaunch(kernel, grid, block, shared, bytes(kernarg), buffers, cooperative, races)
         modelled = getattr(self._tracing, "modelled", None)
         if modelled is not None:
             from portable.backends.rocm.emulator import timing

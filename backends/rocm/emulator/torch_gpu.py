@@ -25,8 +25,9 @@ from torch.autograd import function as autograd_function
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
-from portable.backends.rocm.emulator import torch_autocast, torch_random
+from portable.backends.rocm.emulator import torch_autocast, torch_graph, torch_random
 from portable.backends.rocm.emulator.faults import EmulatorError
+from portable.backends.rocm.emulator.runtime import EmulatedRuntime
 from portable.plan import Device
 
 _HIP_VERSION = "7.0.0"  # of the ROCm that Triton's LLVM is closest to; programs parse it
@@ -100,6 +101,8 @@ def _moved(tensor: torch.Tensor, side: str, *args: Any, **kwargs: Any) -> torch.
     """`tensor.to(*args, **kwargs)` on a side; a copy where it comes from the other."""
     if is_host(tensor) == (side == "cpu"):
         return tensor.to(*args, **kwargs)
+    if side == "cpu" and torch_graph.capturing():
+        raise torch_graph.refused("The GPU's memory is copied to the host's")
     moved = tensor.to(*args, **{**kwargs, "copy": True})
     if side == "cpu":
         _mark_host(moved)
@@ -209,6 +212,8 @@ class GpuTensors(TorchFunctionMode):
         if answer is not None:
             return answer(*args, **kwargs)
         operands = list(_tensors([*args, *kwargs.values()]))
+        if torch_graph.capturing() and func in torch_graph.READS and not all(map(is_host, operands)):
+            raise torch_graph.refused("A tensor's value is read")
         device = kwargs.get("device")
         if device is None and not operands and func in default_device._device_constructors():
             device = default_device.CURRENT_DEVICE
@@ -228,11 +233,7 @@ class GpuTensors(TorchFunctionMode):
                 args, kwargs = torch_autocast.float32(func, args, kwargs)
         former, _placing.side = getattr(_placing, "side", _GPU), side or "cpu"
         try:
-            result = func(*args, **kwargs)
-        except (NotImplementedError, RuntimeError) as error:
-            if not _lacks_16_bits(error, func, kwargs):
-                raise
-            result = _through_float32(func, args, kwargs)
+            result = with_16_bits(func, args, kwargs)
         finally:
             _placing.side = former
         if side is None:
@@ -244,6 +245,16 @@ class GpuTensors(TorchFunctionMode):
             if side == "cpu":
                 _mark_host(result)
         return result
+
+
+def with_16_bits(func: Any, args: Any, kwargs: Any) -> Any:
+    """The call, in float32 and rounded where torch's CPU has no kernel of a GPU's 16-bit type."""
+    try:
+        return func(*args, **kwargs)
+    except (NotImplementedError, RuntimeError) as error:
+        if not _lacks_16_bits(error, func, kwargs):
+            raise
+        return _through_float32(func, args, kwargs)
 
 
 def _lacks_16_bits(error: Exception, func: Any, kwargs: Any) -> bool:
@@ -288,7 +299,8 @@ class Stream:
 
     def __exit__(self, *_: Any) -> None: ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        _synchronize()
 
     def wait_stream(self, stream: Any) -> None: ...
 
@@ -310,13 +322,20 @@ class Event:
 
     def wait(self, stream: Any = None) -> None: ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        _synchronize()
 
     def query(self) -> bool:
         return True
 
     def elapsed_time(self, end: Any) -> float:
         raise no_time()
+
+
+def _synchronize(*_: Any) -> None:
+    """Does nothing: a kernel has finished when its launch returns."""
+    if torch_graph.capturing():
+        raise torch_graph.refused("The program synchronizes")
 
 
 def no_time() -> EmulatorError:
@@ -333,13 +352,6 @@ class _OnDevice:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: Any) -> None: ...
-
-
-class _Graph:
-    """`torch.cuda.CUDAGraph` and `torch.cuda.graph`: classes, for programs name them as types."""
-
-    def __init__(self, *_: Any, **__: Any):
-        raise EmulatorError("A captured graph cannot be emulated")
 
 
 def properties(device: Device, capability: tuple[int, int]) -> SimpleNamespace:
@@ -368,10 +380,11 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _answers(device: Device, capability: tuple[int, int]) -> dict[str, Any]:
+def _answers(device: Device, capability: tuple[int, int], runtime: EmulatedRuntime) -> dict[str, Any]:
     """The names of `torch.cuda` and what they are on an emulated GPU."""
     found = properties(device, capability)
     stream, generator = Stream(), torch_random.DefaultGenerator()
+    captured = {"runtime": runtime, "on_gpu": staticmethod(on_gpu), "call": staticmethod(with_16_bits)}
 
     def nothing(*_: Any, **__: Any) -> None: ...
 
@@ -379,7 +392,8 @@ def _answers(device: Device, capability: tuple[int, int]) -> dict[str, Any]:
         return lambda *_, **__: value
 
     return {
-        **dict.fromkeys(("init", "_lazy_init", "synchronize", "empty_cache", "ipc_collect"), nothing),
+        **dict.fromkeys(("init", "_lazy_init", "empty_cache", "ipc_collect"), nothing),
+        "synchronize": _synchronize,
         **dict.fromkeys(("set_stream", "reset_peak_memory_stats", "reset_max_memory_allocated"), nothing),
         **dict.fromkeys(("memory_allocated", "max_memory_allocated"), say(0)),
         **dict.fromkeys(("memory_reserved", "max_memory_reserved"), say(0)),
@@ -387,7 +401,7 @@ def _answers(device: Device, capability: tuple[int, int]) -> dict[str, Any]:
         **dict.fromkeys(("current_stream", "default_stream"), say(stream)),
         **dict.fromkeys(("manual_seed", "manual_seed_all"), lambda seed: generator.manual_seed(seed)),
         "_is_in_bad_fork": say(False),
-        "is_current_stream_capturing": say(False),
+        "is_current_stream_capturing": torch_graph.capturing,
         "is_bf16_supported": say(True),
         "device_count": say(1),
         "current_device": say(0),
@@ -408,7 +422,9 @@ def _answers(device: Device, capability: tuple[int, int]) -> dict[str, Any]:
         "set_rng_state_all": lambda states: generator.set_state(states[0]),
         "initial_seed": lambda: generator.initial_seed(),
         "default_generators": (generator,),
-        **dict.fromkeys(("CUDAGraph", "graph"), _Graph),
+        "CUDAGraph": type("CUDAGraph", (torch_graph.CUDAGraph,), captured),
+        "graph": torch_graph.graph,
+        "graph_pool_handle": torch_graph.pool_handle,
     }
 
 
@@ -416,15 +432,16 @@ _inside: list[Device] = []
 
 
 @contextmanager
-def torch_gpu(device: Device, capability: tuple[int, int]) -> Iterator[None]:
+def torch_gpu(device: Device, capability: tuple[int, int], runtime: EmulatedRuntime) -> Iterator[None]:
     """Have torch show an emulated GPU in this thread; everything is put back at the end. May be nested."""
     patches = Patches()
-    for name, value in _answers(device, capability).items():
+    for name, value in _answers(device, capability, runtime).items():
         patches.set(torch.cuda, name, value)
     patches.set(torch.version, "hip", _HIP_VERSION)
     patches.set(torch.version, "cuda", None)
     patches.set(torch, "Generator", torch_random.generator_type(lambda device: _place(device) == _GPU))
     patches.set(torch._C, "_cuda_getCurrentRawStream", lambda *_: 0)
+    patches.set(torch.cuda.graphs, "graph_pool_handle", torch_graph.pool_handle)
     patches.set(torch, "compile", _uncompiled)
     patches.set(torch.nn.Module, "compile", lambda *_, **__: None)
     region = torch.amp.autocast_mode.autocast

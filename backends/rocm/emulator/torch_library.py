@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from portable.backends.rocm.emulator import torch_gpu
+from portable.backends.rocm.emulator import torch_gpu, torch_graph
 
 _KEYS = {"CUDA": "CPU", "AutogradCUDA": "AutogradCPU"}
 
@@ -30,6 +30,7 @@ def registered(impl: Callable[..., Any]) -> Callable[..., Any]:
             return
         name = op_name if isinstance(op_name, str) else op_name._schema.name + _overload(op_name)
         name = name if "::" in name else f"{self.ns}::{name}"
+        torch_graph.registered(name)
         impl(self, op_name, _kernel(fn, name, key, with_keyset), key, with_keyset=True, **given)
 
     return run

@@ -213,6 +213,11 @@ def _refuse_reachable(
                 pending.append(address + each.size)
 
 
+def _past_the_caches(fields: dict[str, int]) -> bool:
+    """Whether a memory instruction goes to what all compute units share: an atomic or volatile one."""
+    return bool(fields.get("sc1") or fields.get("glc") or fields.get("scope", 0) > 1)
+
+
 class _Encoder:
     """Packs decoded instructions into `Inst` structs."""
 
@@ -310,6 +315,8 @@ class _Encoder:
             flags |= abi.DUAL
         if "atomic" in inst.name and inst.dst:
             flags |= abi.RETURNS
+        if _past_the_caches(inst.fields):
+            flags |= abi.SHARED
         if inst.name.startswith("v_cmpx"):
             flags |= abi.WRITES_EXEC
         if op.results[:1] in ("h", "w"):

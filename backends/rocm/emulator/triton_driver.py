@@ -14,7 +14,7 @@ timing: an emulated GPU has no timings. For code that says `device="cuda"` see `
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -175,6 +175,11 @@ class Utils:
         }
 
 
+def _now(launch: Callable[[], None]) -> None:
+    __tracebackhide__ = True
+    launch()
+
+
 class Launcher:
     """Packs the arguments of one compiled kernel and launches it."""
 
@@ -208,8 +213,9 @@ class Launcher:
         if enter_hook is not None:
             enter_hook(launch_metadata)
         grid = (grid_x, grid_y, grid_z)
+        launch = functools.partial(self._launch, grid, function, kernel_metadata, args)
         if 0 not in grid:
-            self._launch(grid, function, kernel_metadata, args)
+            (self._runtime.recorder or _now)(launch)
         if exit_hook is not None:
             exit_hook(launch_metadata)
 

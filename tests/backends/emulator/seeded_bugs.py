@@ -177,6 +177,16 @@ BUGS = [
         "race_last_steps", "lds-race", lambda on: (Out(1, i32), ints(on, 256)), block=256,
         threads=span(0, 256),
     ),
+    *(
+        Bug(
+            name, "lds-race", lambda on: (Out(256, i32), ints(on, 256), i32(200)), block=256,
+            threads=span(0, 256), right=lambda on: (Out(256, i32), ints(on, 256), i32(0)),
+        )
+        for name in (
+            *("race_chosen_after_write", "race_chosen_of_before", "race_chosen_after_read"),
+            "race_kept_aside",
+        )
+    ),
     # Barriers, loops, traps.
     Bug("barrier_one_wave", "barrier", lambda on: (Out(256, i32),), block=256),
     Bug("barrier_once_more", "barrier", lambda on: (Out(256, i32), i32(3)), block=256),
@@ -273,6 +283,17 @@ def bytes_of_a_half(launch: Launcher) -> None:
     """2026-11-27: gfx1100's code of a dequantiser, whose bytes are in 16-bit registers, was a fault."""
     x = launch.rng.integers(0, 65536, 64).astype(np.uint16)
     equal(launch("bytes_of_a_half", 1, 64, Out(64, np.float32), x), 2.0 * x.astype(np.float32))
+
+
+@near
+def indexed_registers(launch: Launcher) -> None:
+    """2026-11-27: on gfx1100 (v_movreld_b32, s_sendmsg_rtn_b64) it was refused."""
+    x = ints(launch, 1024).reshape(16, 64)
+    for i, j in ((0, 3), (3, 3), (15, 2), (9, 12)):
+        a = x.copy()
+        a[j] = 7
+        y = launch("indexed_registers", 1, 64, Out(64, i32), x, i32(i), i32(j))
+        equal(y, a[i] + 3 * a[(i + 3) & 15])
 
 
 @near

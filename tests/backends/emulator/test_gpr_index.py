@@ -1,9 +1,10 @@
-"""Indexed vector registers of gfx9: s_set_gpr_idx_on, _idx, _mode and _off, by the CDNA3 ISA guide."""
+"""Indexed registers: s_set_gpr_idx_on, _idx, _mode and _off of gfx9 by the CDNA3 ISA guide, v_movrel* and
+v_swaprel_b32 of gfx11 and gfx12 by RDNA3's, s_movrel* of all."""
 
 from __future__ import annotations
 
 import pytest
-from instructions import GFX9, Suite, Text, memory, run_kernel
+from instructions import ARCHS, GFX9, GFX11, Suite, Text, memory, run_kernel, waits, wave
 
 from portable.backends.rocm.emulator.faults import KernelFault
 
@@ -92,3 +93,62 @@ def test_the_registers_meant_are_those_that_are_checked(arch):
         with pytest.raises(KernelFault) as caught:
             result(arch, name)
         assert (caught.value.kind, words in caught.value.detail) == (kind, True), caught.value
+
+
+# v10 to v17 and s10 to s17 hold 100 to 107, v20 to v27 and s20 to s27 200 to 207; M0 is what was loaded.
+MOVES = {
+    "v_movrels_b32": ("v_movrels_b32 v40, v10", 3, 103),
+    "v_movreld_b32": ("v_movreld_b32 v38, v11", 2, 101),
+    "v_movreld_constant": ("v_movreld_b32 v38, 7", 2, 7),
+    "v_movrelsd_b32": ("v_movrelsd_b32 v38, v10", 2, 102),
+    "v_movrelsd_2_b32": ("v_movrelsd_2_b32 v38, v20", 2 << 16 | 5, 205),
+    "v_swaprel_b32": ("v_mov_b32 v40, v12; v_swaprel_b32 v38, v21", 2 << 16 | 3, 204),
+    "v_swaprel_other": ("v_swaprel_b32 v10, v20; v_mov_b32 v40, v23", 2 << 16 | 3, 102),
+    "v_beyond": ("v_movrels_b32 v40, v10", 250, "beyond the registers"),
+    "v_in_flight": ("global_load_b32 v13, v1, s[4:5]; v_movrels_b32 v40, v10", 3, "it names v13"),
+    "v_not_in_flight": ("global_load_b32 v10, v1, s[4:5]; v_movrels_b32 v40, v10", 3, 103),
+    "s_movrels_b32": ("s_movrels_b32 s9, s10; v_mov_b32 v40, s9", 3, 103),
+    "s_movrels_b64": ("s_movrels_b64 s[28:29], s[10:11]; v_mov_b32 v40, s29", 4, 105),
+    "s_movreld_b32": ("s_movreld_b32 s22, s11; v_mov_b32 v40, s25", 3, 101),
+    "s_movreld_b64": ("s_movreld_b64 s[20:21], s[12:13]; v_mov_b32 v40, s25", 4, 103),
+    "s_movrelsd_2_b32": ("s_movrelsd_2_b32 s20, s10; v_mov_b32 v40, s22", 2 << 16 | 6, 106),
+    "s_beyond": ("s_movrels_b32 s9, s10; v_mov_b32 v40, s9", 96, "beyond the registers"),
+}
+
+
+def _moves(name: str) -> tuple[str, ...]:
+    return ARCHS if name.startswith("s_") and "_2_" not in name else GFX11
+
+
+def move(name: str) -> None:
+    def text(arch: str) -> Text:
+        load = "s_load_dword" if arch in GFX9 else "s_load_b32"
+        load4 = "s_load_dwordx4" if arch in GFX9 else "s_load_b128"
+        store = "global_store_dword" if arch in GFX9 else "global_store_b32"
+        ready = waits(arch)
+        lines = [f"{load4} s[4:7], s[0:1], 0x0", ready, "v_lshlrev_b32 v1, 2, v0"]
+        lines += [f"{load} s8, s[4:5], 0x0", ready, "s_mov_b32 m0, s8"]
+        for base in (10, 20):
+            lines += [f"v_mov_b32 v{base + n}, {10 * base + n}" for n in range(8)]
+            lines += [f"s_movk_i32 s{base + n}, {10 * base + n}" for n in range(8)]
+        lines += [*MOVES[name][0].split("; "), ready, f"{store} v1, v40, s[6:7]"]
+        return Text(name, "\n".join(lines) + "\n", wave(arch))
+
+    SUITE.kernel(_moves(name), text, *([name] if name in MOVES[name][0] else []))
+
+
+for _name in MOVES:
+    move(_name)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", MOVES)
+def test_m0_moves_the_registers(name, arch):
+    if arch not in _moves(name):
+        return
+    _, index, want = MOVES[name]
+    if isinstance(want, int):
+        assert result(arch, name, index) == want
+        return
+    with pytest.raises(KernelFault, match=want):
+        result(arch, name, index)

@@ -57,6 +57,26 @@ def line_of(text: str) -> int:
     return 1 + next(i for i, line in enumerate(KERNELS.splitlines()) if text in line)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("looks", [False, True])
+def test_races_of_workgroups_are_found_where_asked_for(run, looks):
+    code, text = run(
+        """
+        @triton.jit
+        def last_kernel(out_ptr):
+            tl.store(out_ptr, tl.program_id(0) + 1)  # each its own number
+
+        def test_last():
+            out = torch.zeros(1, dtype=torch.int32, device="cuda")
+            last_kernel[(5,)](out)
+        """,
+        *("--gpu", "gfx942", *["--gpu-races"] * looks),
+    )
+    assert code == looks, text
+    assert ("global-race: it writes offset 0 of out_ptr, which workgroup" in text) == looks
+    assert ("each its own number" in text) == looks, text
+
+
 @pytest.mark.slow  # 1.6 s, compiles
 def test_a_gpu_test_runs_unchanged(run):
     code, text = run(

@@ -536,3 +536,37 @@ def test_a_program_of_cplusplus(emulate):
     program = "#include <vector>\nint main() { std::vector<int>().at(3) = 1; }"
     code, _, err = emulate(program)
     assert code == 134 and "std::out_of_range" in err and "ended by SIGABRT" in err
+
+
+GRID = r"""
+#include <hip/hip_cooperative_groups.h>
+__global__ void turn(int *x, int rounds) {
+    const int next = (blockIdx.x + 1) % gridDim.x * blockDim.x + threadIdx.x;
+    const int own = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int i = 0; i < rounds; i++) {
+        const int taken = x[next];
+        if (ORDERED) cooperative_groups::this_grid().sync();
+        x[own] = taken + 1;
+        if (threadIdx.x == 0) printf("block %d\n", blockIdx.x);
+        cooperative_groups::this_grid().sync();
+    }
+}
+int main() {
+    int *x, rounds = 2;
+    CHECK(hipMalloc(&x, 5 * 128 * sizeof(int)));
+    CHECK(hipMemset(x, 0, 5 * 128 * sizeof(int)));
+    void *arguments[] = {&x, &rounds};
+    hipLaunchCooperativeKernel((void *)turn, dim3(5), dim3(128), arguments, 0, 0);
+    return hipDeviceSynchronize() != hipSuccess;
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize("ordered", [1, 0])
+def test_races_of_workgroups(emulate, arch, ordered):
+    code, out, err = emulate(GRID, "--races", "-D", f"ORDERED={ordered}", gpu=arch)
+    assert code == 1 - ordered, err
+    assert ("global-race" in err and "program.hip:" in err) == (not ordered), err
+    assert not ordered or sorted(out.splitlines()) == sorted(f"block {i % 5}" for i in range(10))

@@ -58,6 +58,7 @@ def says_where(fault: KernelFault, memories: list) -> None:
         assert distance == 0 or {distance, offset} & numbers, f"{distance} bytes away: {fault.detail}"
 
 
+@pytest.mark.filterwarnings("ignore:.*benign-race")  # the warning is test_benign_races.py's
 @pytest.mark.parametrize("arch", arches())
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.right], ids=lambda bug: bug.name)
 def test_the_same_kernel_launched_rightly_passes(bug, arch):

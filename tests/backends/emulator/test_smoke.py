@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import runpy
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,13 @@ def test_the_smoke_tier_conforms(arch, op, monkeypatch):
     assert not wrong, "\n".join(wrong)
     assert few > 1 or {result.impl for result in results if result.state == "Pass"} == set(impls)
     assert loaded - PADDING <= covered()[arch], f"no test covers {sorted(loaded - PADDING - covered()[arch])}"
+
+
+def test_the_page_of_missing_instructions_is_of_todays_tables():
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    made = runpy.run_path(str(docs / "missing_instructions.py"))["page"]()
+    assert made == (docs / "emulator_missing.md").read_text(), "run python docs/missing_instructions.py"
+    assert "## Others" not in made, "give it a family in docs/missing_instructions.py"
 
 
 def test_the_page_of_coverage_names_tested_instructions_alone():

@@ -21,7 +21,7 @@ from portable.errors import CompileError, LaunchError
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64))
 
 
-def program(source: Path, arch: str, options: Sequence[str]) -> HostProgram:
+def program(source: Path, arch: str, options: Sequence[str], races: bool) -> HostProgram:
     """Compile a HIP program; `options` are the compiler's. Raises CompileError."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         raise CompileError(
@@ -36,7 +36,7 @@ def program(source: Path, arch: str, options: Sequence[str]) -> HostProgram:
     build.host_library(source, build.device_code(source, arch, options), options, library)
 
     def run(arguments: Sequence[str]) -> int:
-        with folder:
+        with folder, runtime(arch).global_races_if(races):
             return _run(library, arch, found, arguments)
 
     return HostProgram(found, run)

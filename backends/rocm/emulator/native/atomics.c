@@ -5,9 +5,11 @@
 // Global memory is shared by the threads that run the workgroups: every change is a compare-and-swap of the host.
 #include "buffer.h"
 #include "flight.h"
+#include "global_race.h"
 #include "half.h"
 #include "counters.h"
 #include "lds.h"
+#include "lds_race.h"
 
 enum Change {
     A_ADD, A_SUB, A_RSUB, A_INC, A_DEC, A_SMIN, A_UMIN, A_SMAX, A_UMAX, A_AND, A_OR, A_XOR, A_SWAP, A_CMPSWAP, A_CMPSWAP_F,
@@ -40,7 +42,7 @@ INLINE uint32_t packed_add(uint32_t old, uint32_t data, bool bfloat) {
     return out;
 }
 
-typedef struct Context { bool flush, signed_zero; } Context;
+typedef struct Context { bool flush, signed_zero, aside; } Context;  // aside: nothing is changed
 
 // The new value. `data` and `second` are zero-extended; so must the result be for 4 bytes (the caller cuts it).
 INLINE uint64_t change(enum Change c, bool wide, uint64_t old, uint64_t data, uint64_t second, Context x) {
@@ -83,6 +85,8 @@ INLINE uint64_t change(enum Change c, bool wide, uint64_t old, uint64_t data, ui
 // Global memory ------------------------------------------------------------------------------------
 
 INLINE uint64_t change_at(enum Change c, bool wide, uint8_t *p, uint64_t data, uint64_t second, Context x) {
+    if (x.aside && wide) return __atomic_load_n((uint64_t *)(void *)p, __ATOMIC_ACQUIRE);
+    if (x.aside) return __atomic_load_n((uint32_t *)(void *)p, __ATOMIC_ACQUIRE);
     if (wide) {
         uint64_t *q = (uint64_t *)(void *)p, old = __atomic_load_n(q, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(q, &old, change(c, true, old, data, second, x), false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
@@ -115,11 +119,11 @@ static int aligned(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint64
 // these architectures but gfx90a, which flushes them whatever MODE says.
 INLINE Context global_context(const Wave *w) {
     const uint32_t arch = w->launch->arch;
-    return (Context){arch == GFX90A, arch == GFX1201};
+    return (Context){arch == GFX90A, arch == GFX1201, w->launch->aside};
 }
 // LDS follows MODE.
 INLINE Context lds_context(const Wave *w) {
-    return (Context){(w->mode >> 4 & 3) != 3, w->launch->arch == GFX1201};
+    return (Context){(w->mode >> 4 & 3) != 3, w->launch->arch == GFX1201, false};
 }
 
 // LDS ----------------------------------------------------------------------------------------------
@@ -136,21 +140,26 @@ INLINE int change_lds(Wave *w, const Inst *in, enum Change c, bool wide, int i, 
     const uint64_t old = wide ? quad_at(p) : word_at(p), new = change(c, wide, old, data, second, x);
     uint8_t before[8];
     bool whole = true, all_known = true;
-    for (int b = 0; b < bytes; b++) whole &= (before[b] = def[b]);
+    for (int b = 0; b < bytes; b++) whole &= (before[b] = def[b]) == DEFINED;
     for (int n = 0; n < bytes / 2; n++) all_known &= known[n];
     if (takes_two(c)) all_known &= known[4];
+    if (!all_known && (c == A_CMPSWAP || c == A_CMPSWAP_F) && w->origin.kind == F_RACE) {
+        all_known = true;
+        compared(w);
+    }
     memcpy(p, &new, (size_t)bytes);
     if (c == A_SWAP)
-        for (int b = 0; b < bytes; b++) def[b] = known[b / 2];
+        for (int b = 0; b < bytes; b++) def[b] = defined_as(known[b / 2]);
     else if (!whole || !all_known)
-        memset(def, 0, (size_t)bytes);
+        memset(def, all_known ? NEVER_WRITTEN : WRITTEN_UNDEFINED, (size_t)bytes);
+    if (!all_known) g->stored_origin = w->origin;
     if (out < 0) return GO;
     if (!whole) note_origin(w, in, F_UNINITIALISED, i, at);
     for (int n = 0; n < bytes / 4; n++) {
         const mask64 bit = 1ull << i;
         VREG(w, out + n)[i] = (uint32_t)(old >> 32 * n);
-        w->lo[out + n] = (w->lo[out + n] & ~bit) | (before[4 * n] & before[4 * n + 1] ? bit : 0);
-        w->hi[out + n] = (w->hi[out + n] & ~bit) | (before[4 * n + 2] & before[4 * n + 3] ? bit : 0);
+        w->lo[out + n] = (w->lo[out + n] & ~bit) | (before[4 * n] == DEFINED && before[4 * n + 1] == DEFINED ? bit : 0);
+        w->hi[out + n] = (w->hi[out + n] & ~bit) | (before[4 * n + 2] == DEFINED && before[4 * n + 3] == DEFINED ? bit : 0);
     }
     return GO;
 }
@@ -207,13 +216,19 @@ INLINE int memory_atomic(Wave *w, const Inst *in, enum Change c, bool wide, enum
     if (m) {
         mask64 known = ~0ull;
         for (int n = 0; n < (two ? 2 * words : words); n++) known &= w->lo[reg + n] & w->hi[reg + n];
-        if (m & ~known) {
+        const bool compares = c == A_CMPSWAP || c == A_CMPSWAP_F;
+        if (m & ~known && compares && w->origin.kind == F_GLOBAL_RACE) {
+            // Where the value was another one nothing is stored, and where it was not it is no longer in doubt.
+            for (int n = 0; n < words; n++) w->lo[second + n] |= m, w->hi[second + n] |= m;
+            compared(w);
+        } else if (m & ~known) {
             const int lane = __builtin_ctzll(m & ~known);
             return undefined(w, in, lane, at[lane], "the stored value");
         }
         if (aligned(w, in, m, at, (uint64_t)bytes)) return STOP;
         if (w->launch->memory) count_global(w, in, m, at, (uint32_t)bytes);
         if (global_reach(w, in, m, at, (uint32_t)bytes, true)) return STOP;
+        if (w->launch->watched && races_release(w, in, m, at, (uint32_t)bytes)) return STOP;
         const Context x = global_context(w);
         EACH_ACTIVE(m, i) {
             const uint64_t old = change_at(c, wide, host_pointer(at[i]), value_of(w, reg, wide, i),
@@ -221,6 +236,7 @@ INLINE int memory_atomic(Wave *w, const Inst *in, enum Change c, bool wide, enum
             if (out >= 0)
                 for (int n = 0; n < words; n++) VREG(w, out + n)[i] = (uint32_t)(old >> 32 * n);
         }
+        if (w->launch->watched && out >= 0) races_acquire(w, m, at);
     }
     if (out >= 0) {
         mask64 defined = m;
@@ -256,6 +272,8 @@ INLINE int lds_atomic(Wave *w, const Inst *in, enum Change c, bool wide, bool re
     const enum Kind k = wide ? K_B64 : K_B32;
     const int reg = in->src[two && swapped ? 2 : 1].index, second = two ? in->src[swapped ? 1 : 2].index : -1;
     const Context x = lds_context(w);
+    if ((c == A_CMPSWAP || c == A_CMPSWAP_F) && w->origin.kind == F_RACE)
+        for (int n = 0; n < words; n++) w->lo[second + n] |= m, w->hi[second + n] |= m;
     EACH_ACTIVE(m, i) {
         bool known[5];
         known_of(w, reg, second, wide, i, known);

@@ -17,7 +17,9 @@
 // Sums do not wrap at 32 bits (LLVM AMDGPU usage guide: offsets are unsigned and saturate).
 #include "buffer.h"
 #include "counters.h"
+#include "global_race.h"
 #include "lds.h"
+#include "lds_race.h"
 #include "scratch.h"
 
 enum Rule { RAW, INDEX, INDEX_AND_OFFSET, NEVER, ALWAYS };
@@ -166,6 +168,19 @@ static int load_parts(Wave *w, const Inst *in, const BufferAccess *b, int words,
     return GO;
 }
 
+// The lanes whose loads race (global_race.c).
+__attribute__((noinline, cold)) static mask64 races_of_buffer(Wave *w, const Inst *in, const BufferAccess *b, int bytes) {
+    mask64 racing = b->whole ? races_load(w, in, b->whole, b->at, (uint32_t)bytes) : 0;
+    EACH_ACTIVE(b->part, i)
+        for (int n = 0; n < bytes / 4; n++) {
+            uint64_t at;
+            if (!buffer_dword(b, i, n, 4, &at)) continue;
+            const uint64_t all[LANES] = {[0 ... LANES - 1] = at};
+            racing |= races_load(w, in, 1ull << i, all, 4);
+        }
+    return racing;
+}
+
 INLINE int load(Wave *w, const Inst *in, enum Kind k, bool to_lds) {
     static const uint8_t zeros[16];
     const mask64 m = exec_of(w);
@@ -191,10 +206,12 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool to_lds) {
     EACH_ACTIVE(m & ~(b.whole | b.part), i) load_element(k, to + i, zeros);
     if (!to_lds) {
         define(k, &w->lo[reg], &w->hi[reg], m);
+        if (__builtin_expect(w->launch->watched, 0)) taint(k, &w->lo[reg], &w->hi[reg], races_of_buffer(w, in, &b, bytes));
         return GO;
     }
     // The LDS address gets the instruction's offset too; a lane out of range writes its 0.
-    mask64 all[4] = {m, m, m, m};
+    const mask64 known = w->launch->watched ? m & ~races_of_buffer(w, in, &b, bytes) : m;
+    mask64 all[4] = {known, known, known, known};
     uint64_t at[LANES];
     if (lds_dma_addresses(w, in, m, bytes < 4 ? 4 : bytes, in->imm, at)) return STOP;
     return lds_store(w, in, bytes < 4 ? K_B32 : k, m, at, to, all, all);
@@ -210,6 +227,11 @@ static int store_parts(Wave *w, const Inst *in, const BufferAccess *b, int words
             if (!(w->lo[reg + n] & w->hi[reg + n] & 1ull << i)) return undefined(w, in, i, at, "the stored value");
             void *p = global_at(w, in, i, at, 4, true);
             if (p == NULL) return STOP;
+            if (w->launch->watched) {
+                const uint64_t all[LANES] = {[0 ... LANES - 1] = at};
+                if (watched_store(w, in, K_B32, 1ull << i, all, VREG(w, reg + n))) return STOP;
+                continue;
+            }
             memcpy(p, &VREG(w, reg + n)[i], 4);
         }
     return GO;
@@ -229,7 +251,11 @@ INLINE int store(Wave *w, const Inst *in, enum Kind k) {
         if (missing) return undefined(w, in, __builtin_ctzll(missing), b.at[__builtin_ctzll(missing)], "the stored value");
         if (w->launch->memory) count_global(w, in, b.whole, b.at, (uint32_t)bytes);
         if (global_reach(w, in, b.whole, b.at, (uint32_t)bytes, true)) return STOP;
-        scatter(k, VREG(w, reg), b.at, b.whole);
+        if (__builtin_expect(w->launch->watched, 0)) {
+            if (watched_store(w, in, k, b.whole, b.at, VREG(w, reg))) return STOP;
+        } else {
+            scatter(k, VREG(w, reg), b.at, b.whole);
+        }
     }
     return b.part ? store_parts(w, in, &b, kind_words(k), reg) : GO;
 }

@@ -77,6 +77,8 @@ static int s_sleep(Wave *w, const Inst *in) {
     return YIELD;
 }
 
+static int s_sleep_var(Wave *w, const Inst *in) { return s_sleep(w, in); }
+
 // What a wait lets be outstanding (LLVM AMDGPU usage guide; llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp). gfx9: vmcnt
 // in bits 15:14 and 3:0, lgkmcnt 11:8. gfx11: vmcnt 15:10, lgkmcnt 9:4.
 static Wait waitcnt(uint32_t imm, enum Arch arch) {
@@ -160,6 +162,8 @@ static int s_getreg_b32(Wave *w, const Inst *in) {
     case HW_MODE: value = w->mode; break;
     case 4: value = w->number & 15; break;          // HW_ID: the wave's slot
     case 20: case 23: case 24: value = 0; break;    // XCC_ID; HW_ID1/2
+    case 29: value = (uint32_t)w->executed; break;  // SHADER_CYCLES: no clock, as s_memtime
+    case 30: value = (uint32_t)(w->executed >> 32); break;
     default: return fault(w, in, F_UNSUPPORTED, -1, ~0ull, "s_getreg_b32 of hardware register %d", id);
     }
     return write_scalar(w, in, in->dst[0].index, 32, value >> offset & mask, ~0ull);
@@ -200,7 +204,7 @@ const OpInfo ops_control[] = {
     STEP_OP(s_call_b64, "q=", C_BRANCH),
     STEP_OP(s_getreg_b32, "b=", C_SALU), STEP_OP(s_setreg_b32, "=b", C_SALU), STEP_OP(s_setreg_imm32_b32, "=b", C_SALU),
     STEP_OP(s_round_mode, "=", C_SALU), STEP_OP(s_denorm_mode, "=", C_SALU),
-    NOTHING_TO_DO(s_nop, "=", C_WAIT), STEP_OP(s_sleep, "=", C_WAIT), STEP_OP(s_waitcnt, "=", C_WAIT),
+    NOTHING_TO_DO(s_nop, "=", C_WAIT), STEP_OP(s_sleep, "=", C_WAIT), STEP_OP(s_sleep_var, "=b", C_WAIT), STEP_OP(s_waitcnt, "=", C_WAIT),
     NOTHING_TO_DO(s_waitcnt_depctr, "=", C_WAIT), STEP_OP(s_waitcnt_vscnt, "=", C_WAIT),
     STEP_OP(s_waitcnt_vmcnt, "=", C_WAIT), NOTHING_TO_DO(s_waitcnt_expcnt, "=", C_WAIT),
     STEP_OP(s_waitcnt_lgkmcnt, "=", C_WAIT), STEP_OP(s_wait_idle, "=", C_WAIT), NOTHING_TO_DO(s_wait_event, "=", C_WAIT),

@@ -1,4 +1,5 @@
 #include "flight.h"
+#include "global_race.h"
 
 // Which counter a wait names, and what counts in it (LLVM AMDGPU usage guide and SIInsertWaitcnts.cpp; ISA guides,
 // "manually inserted wait states"):
@@ -196,6 +197,9 @@ static void finish(Wave *w, enum Queue q, uint32_t outstanding) {
 }
 
 void wait_for(Wave *w, Wait wait) {
+    if (__builtin_expect(w->launch->races != NULL, 0) && !HAS_GFX940(w->launch->arch) &&
+        (w->launch->arch == GFX90A ? wait.vector : wait.store) == 0)
+        races_written_back(w);
     finish(w, Q_VECTOR, wait.vector);
     finish(w, Q_LDS, wait.lds);
     if (!wait.vector) finish(w, Q_FLAT_VECTOR, 0);

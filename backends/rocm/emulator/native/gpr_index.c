@@ -3,6 +3,10 @@
 // the four instructions; LLVM, feature vgpr-index-mode).
 //
 // The mode costs nothing where it is off: what lies between the two in the code has a step of its own from the start.
+//
+// Moves from and to indexed registers: v_movrel* of gfx11 and later, s_movrel* of all. M0 is added to the number of the
+// source (movrels), of the result (movreld) or of both (movrelsd); with _2, and for v_swaprel, M0[9:0] to the source's and
+// M0[25:16] to the result's (RDNA3 ISA guide).
 #include "gpr_index.h"
 #include "flight.h"
 
@@ -49,9 +53,102 @@ static int step_indexed(Wave *w, const Inst *in) {
     return step_lane(w, moved);
 }
 
+// Moves ---------------------------------------------------------------------------------------------
+
+enum Moved { SOURCE, TO, BOTH, TWO };
+static LaneFn move_lanes, swap_lanes;
+
+// How far M0 moves the source and the result; STOP where it is not known.
+static int distances(Wave *w, const Inst *in, enum Moved moved, uint32_t *source, uint32_t *result) {
+    const uint32_t m0 = w->s[M0];
+    if (~w->sdef[M0] & (moved == TWO ? 0x03ff03ffu : ~0u)) return undefined(w, in, -1, ~0ull, "the index of a register (M0)");
+    *source = moved == TO ? 0 : moved == TWO ? m0 & 1023 : m0;
+    *result = moved == SOURCE ? 0 : moved == TWO ? m0 >> 16 & 1023 : m0;
+    return GO;
+}
+
+static int beyond(Wave *w, const Inst *in) {
+    return fault(w, in, F_UNSUPPORTED, -1, ~0ull, "the index in M0, %u, leads beyond the registers", w->s[M0]);
+}
+
+static bool farther(Operand *o, uint32_t by, uint32_t end, int words) {
+    if (by >= end || o->index + by + (uint32_t)words > end) return false;
+    o->index = (uint16_t)(o->index + by);
+    return true;
+}
+
+// The instruction with the registers that it means, which may be in flight.
+static Inst *meant(Wave *w, const Inst *in) {
+    w->indexed = *in;
+    return &w->indexed;
+}
+static int check_meant(Wave *w, Inst *moved) {
+    plan_flight(moved, emulator_op(moved->op), (enum Arch)w->launch->arch);
+    return names_flying(w, moved) && name_in_flight(w, moved) ? STOP : GO;
+}
+
+INLINE int move_vector(Wave *w, const Inst *in, enum Moved moved, LaneFn lanes, bool swaps) {
+    uint32_t source, result;
+    if (distances(w, in, moved, &source, &result)) return STOP;
+    Inst *to = meant(w, in);
+    bool within = farther(&to->dst[0], result, AGPR, 1);
+    Operand *from = &to->src[swaps ? 1 : 0];
+    if (source && from->kind != VGPR) return beyond(w, in);
+    if (from->kind == VGPR) within &= farther(from, source, AGPR, 1);
+    if (swaps) within &= farther(&to->dst[1], source, AGPR, 1) && farther(&to->src[0], result, AGPR, 1);
+    if (!within) return beyond(w, in);
+    if (check_meant(w, to)) return STOP;
+    to->fn.lane = lanes;
+    return step_lane(w, to);
+}
+static int v_movrels_b32(Wave *w, const Inst *in) { return move_vector(w, in, SOURCE, move_lanes, false); }
+static int v_movreld_b32(Wave *w, const Inst *in) { return move_vector(w, in, TO, move_lanes, false); }
+static int v_movrelsd_b32(Wave *w, const Inst *in) { return move_vector(w, in, BOTH, move_lanes, false); }
+static int v_movrelsd_2_b32(Wave *w, const Inst *in) { return move_vector(w, in, TWO, move_lanes, false); }
+static int v_swaprel_b32(Wave *w, const Inst *in) { return move_vector(w, in, TWO, swap_lanes, true); }
+
+INLINE int move_scalar(Wave *w, const Inst *in, enum Moved moved, int bits) {
+    uint32_t source, result;
+    uint64_t def;
+    if (distances(w, in, moved, &source, &result)) return STOP;
+    Inst *to = meant(w, in);
+    if (source && to->src[0].kind != SGPR) return beyond(w, in);
+    if (to->src[0].kind == SGPR && !farther(&to->src[0], source, source ? VCC : SCALARS, bits / 32)) return beyond(w, in);
+    if (!farther(&to->dst[0], result, result ? VCC : SCALARS, bits / 32)) return beyond(w, in);
+    if (check_meant(w, to)) return STOP;
+    const uint64_t value = read_scalar(w, &to->src[0], bits, &def);
+    return write_scalar(w, in, to->dst[0].index, bits, value, def);
+}
+static int s_movrels_b32(Wave *w, const Inst *in) { return move_scalar(w, in, SOURCE, 32); }
+static int s_movrels_b64(Wave *w, const Inst *in) { return move_scalar(w, in, SOURCE, 64); }
+static int s_movreld_b32(Wave *w, const Inst *in) { return move_scalar(w, in, TO, 32); }
+static int s_movreld_b64(Wave *w, const Inst *in) { return move_scalar(w, in, TO, 64); }
+static int s_movrelsd_2_b32(Wave *w, const Inst *in) { return move_scalar(w, in, TWO, 32); }
+
+static bool moves_by_index(const Inst *in) {
+    static const Step steps[] = {
+        v_movrels_b32, v_movreld_b32, v_movrelsd_b32, v_movrelsd_2_b32, v_swaprel_b32,    s_movrels_b32,
+        s_movrels_b64, s_movreld_b32, s_movreld_b64,  s_movrelsd_2_b32,
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
+        if (in->step == steps[i]) return true;
+    return false;
+}
+
+static LaneFn lanes_of(const char *name) {
+    const OpInfo *op;
+    for (uint32_t i = 0; (op = emulator_op(i)); i++)
+        if (!strcmp(op->name, name)) return (LaneFn)op->fn;
+    return NULL;
+}
+
 void plan_gpr_index(Inst *program, uint32_t count) {
     Inst *on = NULL;
     for (Inst *in = program; in < program + count; in++) {
+        if (moves_by_index(in)) {
+            if (!move_lanes) swap_lanes = lanes_of("v_swap_b32"), move_lanes = lanes_of("v_mov_b32");
+            in->named = 0;  // as below
+        }
         if (in->step == s_set_gpr_idx_on) on = in;
         else if (in->step == s_set_gpr_idx_off) on = NULL;
         else if (on && in->step == step_lane && emulator_op(in->op)->cls != C_MATRIX) {
@@ -67,5 +164,15 @@ const OpInfo ops_gpr_index[] = {
     STEP_OP(s_set_gpr_idx_idx, "=b", C_SALU),
     STEP_OP(s_set_gpr_idx_mode, "=", C_SALU),
     STEP_OP(s_set_gpr_idx_off, "=", C_SALU),
+    STEP_OP(v_movrels_b32, "b=b", C_VALU),
+    STEP_OP(v_movreld_b32, "b=b", C_VALU),
+    STEP_OP(v_movrelsd_b32, "b=b", C_VALU),
+    STEP_OP(v_movrelsd_2_b32, "b=b", C_VALU),
+    STEP_OP(v_swaprel_b32, "rr=rr", C_VALU),
+    STEP_OP(s_movrels_b32, "b=b", C_SALU),
+    STEP_OP(s_movrels_b64, "q=q", C_SALU),
+    STEP_OP(s_movreld_b32, "b=b", C_SALU),
+    STEP_OP(s_movreld_b64, "q=q", C_SALU),
+    STEP_OP(s_movrelsd_2_b32, "b=b", C_SALU),
     OPS_END,
 };

@@ -1,4 +1,4 @@
-// Indexed vector registers of gfx9: see gpr_index.c.
+// Indexed registers: see gpr_index.c.
 #pragma once
 
 #include "wave.h"

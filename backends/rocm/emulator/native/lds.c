@@ -3,23 +3,18 @@
 // Any alignment is legal for b8..b128 reads and writes: HSA runs in unaligned access mode (LLVM AMDGPU usage guide,
 // target feature unaligned-access-mode; LLVM, feature unaligned-ds-access of gfx9 and later). An address beyond the
 // workgroup's LDS would read 0 and drop writes on hardware; here it is a fault.
-//
-// Races: lds_writer and lds_reader hold, for each byte since the last barrier, who touched it: 0 nobody; w + 1
-// wave w; 255 (readers) several waves; ATOMIC + w + 1 only atomics of wave w; SEVERAL atomics of several waves.
 #include "lds.h"
 #include "counters.h"
 #include "exchange.h"
 #include "flight.h"
+#include "lds_race.h"
 #include "nearly.h"
 
 #define ONES 0x0101010101010101ull
-enum { ATOMIC = 128, SEVERAL = 254, MANY_READERS = 255 };
-
-static uint32_t wave_mark(const Wave *w) { return (w->number & 63) + 1; }
 
 // Bounds -------------------------------------------------------------------------------------------
 
-static int lds_bounds(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes, const char *verb) {
+int lds_bounds(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes, const char *verb) {
     const uint64_t size = w->group->lds_size;
     EACH_ACTIVE(m, i) {
         if (at[i] > size || size - at[i] < (uint64_t)bytes) {
@@ -33,130 +28,37 @@ static int lds_bounds(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int
 
 // Races --------------------------------------------------------------------------------------------
 
-static void mark_range(Group *g, uint64_t low, uint64_t end) {
-    const bool none = g->race_low >= g->race_high;
-    if (none || low < g->race_low) g->race_low = (uint32_t)low;
-    if (none || end > g->race_high) g->race_high = (uint32_t)end;
-}
-
-void lds_mark_written(Wave *w, mask64 m, const uint32_t *at, int bytes) {
-    Group *g = w->group;
-    EACH_ACTIVE(m, i) {
-        memset(g->lds_writer + at[i], (int)wave_mark(w), (size_t)bytes);
-        mark_range(g, at[i], at[i] + (uint64_t)bytes);
-    }
-}
-
-static const char *marked_waves(uint32_t mark, char *text) {
-    char digits[4];
-    int n = 0;
-    const char *words = "several waves";
-    if (mark != MANY_READERS && mark != SEVERAL) {
-        uint32_t number = (mark & (ATOMIC - 1)) - 1;
-        do digits[n++] = (char)('0' + number % 10), number /= 10;
-        while (number && n < 4);
-        words = "wave ";
-    }
-    char *to = text;
-    while (*words) *to++ = *words++;
-    while (n) *to++ = digits[--n];
-    *to = 0;
-    return text;
-}
-
-static const char *hex_of(const uint8_t *value, int bytes, char text[40]) {
-    for (int b = 0; b < bytes; b++) {
-        text[2 * b] = "0123456789abcdef"[value[bytes - 1 - b] >> 4];
-        text[2 * b + 1] = "0123456789abcdef"[value[bytes - 1 - b] & 15];
-    }
-    text[2 * bytes] = 0;
-    return text;
-}
-
-static int race(Wave *w, const Inst *in, int lane, uint64_t at, const char *mine, uint32_t mark, const char *theirs) {
-    char text[24];
-    return fault(w, in, F_RACE, lane, at, "wave %u %s byte %llu of LDS, which %s %s with no barrier between", w->number, mine,
-                 (unsigned long long)at, marked_waves(mark, text), theirs);
-}
-
-#define UNEQUAL_SUMS \
-    "; sums that a compiler fused with one of their products differ so (enable_fp_fusion=False, -ffp-contract=off)"
-
-static int read_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) {
-    const Group *g = w->group;
-    const uint32_t me = wave_mark(w);
-    for (int b = 0; b < bytes; b++) {
-        const uint32_t writer = g->lds_writer[at + b];
-        if (writer && writer != me && writer != ATOMIC + me)
-            return race(w, in, lane, at + b, "reads", writer, writer < ATOMIC ? "wrote" : "changed by an atomic");
-        const uint32_t reader = g->lds_reader[at + b];
-        g->lds_reader[at + b] = (uint8_t)(reader == 0 || reader == me ? me : MANY_READERS);
-    }
-    return GO;
-}
-
-static bool is_nan(const uint8_t *p) { return (word_at(p) & 0x7fffffff) > 0x7f800000; }
-static bool is_half_nan(const uint8_t *p) { return (half_at(p) & 0x7fff) > 0x7c00; }
-
-// Whether byte b of `mine` may lie where `theirs` does: equal, or both part of a NaN of float32, float16 or bfloat16.
-// Which NaN comes out of a sum depends on the order of its operands, and a butterfly of lanes commutes them.
-static bool equal_or_both_nan(const uint8_t *mine, const uint8_t *theirs, int b, int bytes) {
-    if (mine[b] == theirs[b]) return true;
-    const int word = b & ~3, half = b & ~1;
-    if (bytes >= word + 4 && is_nan(mine + word) && is_nan(theirs + word)) return true;
-    return bytes >= half + 2 && is_half_nan(mine + half) && is_half_nan(theirs + half);
-}
-
-// Two waves that write the same value to the same place (a result that both hold) settle on it in any order: only
-// different values race. The first writer keeps its mark.
-static int write_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes, const uint8_t *value) {
-    const Group *g = w->group;
-    const uint32_t me = wave_mark(w);
-    for (int b = 0; b < bytes; b++) {
-        const uint32_t writer = g->lds_writer[at + b], reader = g->lds_reader[at + b];
-        if (reader && reader != me) return race(w, in, lane, at + b, "writes", reader, "read");
-        if (writer && writer != me && writer != ATOMIC + me) {
-            if (writer < ATOMIC && equal_or_both_nan(value, g->lds + at, b, bytes)) continue;
-            Scale scale = {0, 0};
-            widen_scale(&scale, value, bytes);
-            if (writer < ATOMIC && nearly_equal(value, g->lds + at, bytes, scale)) {
-                warn(w, in, F_ROUNDING, lane, at,
-                     "two waves write values to byte %llu of LDS that differ by rounding: %s, and %s before it" UNEQUAL_SUMS,
-                     (unsigned long long)at, hex_of(value, bytes, (char[40]){0}), hex_of(g->lds + at, bytes, (char[40]){0}));
-                continue;
-            }
-            return race(w, in, lane, at + b, "writes", writer, writer < ATOMIC ? "wrote" : "changed by an atomic");
-        }
-        g->lds_writer[at + b] = (uint8_t)me;
-    }
-    return GO;
-}
-
 // 8, 4, 2 or 1 bytes at once; anything but "nobody or only me" goes byte by byte.
 INLINE uint64_t load_uint(const uint8_t *p, int n) {
     return n == 8 ? quad_at(p) : n == 4 ? word_at(p) : n == 2 ? half_at(p) : byte_at(p);
 }
 INLINE uint64_t repeat_byte(uint64_t byte, int n) { return byte * (n == 8 ? ONES : n == 4 ? 0x01010101u : n == 2 ? 0x0101u : 1u); }
 
-INLINE int races_of_read(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes) {
+// The lanes whose reads race.
+INLINE mask64 races_of_read(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes) {
     Group *g = w->group;
     uint8_t *writer = g->lds_writer, *reader = g->lds_reader;
     const int step = bytes >= 8 && bytes != 12 ? 8 : bytes == 12 ? 4 : bytes;
-    const uint64_t mine = repeat_byte(wave_mark(w), step);
+    mask64 racing = 0;
+    const uint64_t mine = repeat_byte(wave_mark(w), step), many = repeat_byte(MANY_READERS, step);
     EACH_ACTIVE(m, i) {
         for (int b = 0; b < bytes; b += step) {
             const uint64_t writers = load_uint(writer + at[i] + b, step), readers = load_uint(reader + at[i] + b, step);
             if (__builtin_expect((writers == 0) | (writers == mine), 1)) {
-                if (readers == mine) continue;
+                if ((readers == mine) | (readers == many)) continue;
                 if (readers == 0) {
                     memcpy(reader + at[i] + b, &mine, (size_t)step);
                     continue;
                 }
+                if (readers == repeat_byte(readers & 0xff, step)) {  // one other wave
+                    memcpy(reader + at[i] + b, &many, (size_t)step);
+                    continue;
+                }
             }
-            if (read_bytes(w, in, i, at[i] + b, step)) return STOP;
+            if (read_bytes(w, in, i, at[i] + (uint64_t)b, step)) racing |= 1ull << i;
         }
     }
-    return GO;
+    return racing;
 }
 
 INLINE int races_of_write(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from) {
@@ -180,28 +82,6 @@ INLINE int races_of_write(Wave *w, const Inst *in, enum Kind k, mask64 m, const 
     return GO;
 }
 
-// Atomics do not race with atomics; they do with another wave's plain reads and writes.
-int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) {
-    Group *g = w->group;
-    if (at > g->lds_size || g->lds_size - at < (uint64_t)bytes) {
-        uint64_t one[LANES];
-        one[lane] = at;
-        return lds_bounds(w, in, 1ull << lane, one, bytes, "atomic");
-    }
-    if (g->waves < 2) return GO;
-    const uint32_t me = wave_mark(w);
-    for (int b = 0; b < bytes; b++) {
-        const uint32_t writer = g->lds_writer[at + b], reader = g->lds_reader[at + b];
-        if (writer && writer < ATOMIC && writer != me)
-            return race(w, in, lane, at + b, "changes (by an atomic)", writer, "wrote");
-        if (reader && reader != me) return race(w, in, lane, at + b, "changes (by an atomic)", reader, "read");
-        if (writer == 0) g->lds_writer[at + b] = (uint8_t)(ATOMIC + me);
-        else if (writer > ATOMIC && writer != ATOMIC + me) g->lds_writer[at + b] = SEVERAL;
-    }
-    mark_range(g, at, at + (uint64_t)bytes);
-    return GO;
-}
-
 // Reads --------------------------------------------------------------------------------------------
 
 // Which halves of what lane i loaded are defined, byte by byte.
@@ -211,13 +91,14 @@ static void halves_of_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const
     EACH_ACTIVE(m, i) {
         const mask64 bit = 1ull << i;
         const uint8_t *d = def + at[i];
-        bool whole = true;
-        for (int b = 0; b < bytes; b++) whole &= d[b];
-        if (!whole) note_origin(w, in, F_UNINITIALISED, i, at[i]);
+        bool whole = true, written = true;
+        for (int b = 0; b < bytes; b++) whole &= d[b] == DEFINED, written &= d[b] != NEVER_WRITTEN;
+        if (!written) note_origin(w, in, F_UNINITIALISED, i, at[i]);
+        else if (!whole) w->origin = w->group->stored_origin;
         if (bytes >= 4) {
             for (int n = 0; n < kind_words(k); n++) {
-                lo[n] = (lo[n] & ~bit) | (d[4 * n] & d[4 * n + 1] ? bit : 0);
-                hi[n] = (hi[n] & ~bit) | (d[4 * n + 2] & d[4 * n + 3] ? bit : 0);
+                lo[n] = (lo[n] & ~bit) | (d[4 * n] == DEFINED && d[4 * n + 1] == DEFINED ? bit : 0);
+                hi[n] = (hi[n] & ~bit) | (d[4 * n + 2] == DEFINED && d[4 * n + 3] == DEFINED ? bit : 0);
             }
         } else {
             if (!kind_upper(k)) lo[0] = (lo[0] & ~bit) | (whole ? bit : 0);
@@ -230,13 +111,14 @@ INLINE int load_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint6
     Group *g = w->group;
     const int bytes = kind_bytes(k), step = bytes == 12 ? 4 : bytes > 8 ? 8 : bytes;
     uint64_t low, high;
+    mask64 racing = 0;
     address_range(at, m, &low, &high);
     if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "read");
     if (w->launch->memory) count_lds(w, in, m, at, (uint32_t)bytes, LDS_READ);
     if (g->lates && lds_check_late(w, in, m, at, k, LDS_READ, NULL)) return STOP;
     if (g->waves > 1) {
         mark_range(g, low, high + (uint64_t)bytes);
-        if (races_of_read(w, in, m, at, bytes)) return STOP;
+        racing = races_of_read(w, in, m, at, bytes);
         lds_take_off(w, in, m, at, bytes, LDS_READ);
     }
     const uint8_t *data = g->lds, *def = g->lds_def;
@@ -254,6 +136,7 @@ INLINE int load_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint6
     }
     if (whole == repeat_byte(1, step)) define(k, lo, hi, m);
     else halves_of_load(w, in, k, m, at, lo, hi);
+    if (__builtin_expect(racing != 0, 0)) taint(k, lo, hi, racing);
     return GO;
 }
 
@@ -262,14 +145,15 @@ INLINE int load_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint6
 static void halves_of_store(Wave *w, enum Kind k, mask64 m, const uint64_t *at, const mask64 *lo, const mask64 *hi) {
     uint8_t *def = w->group->lds_def;
     const int bytes = kind_bytes(k);
+    w->group->stored_origin = w->origin;
     EACH_ACTIVE(m, i) {
         uint8_t *d = def + at[i];
         if (bytes < 4)
-            memset(d, (int)((kind_upper(k) ? hi[0] : lo[0]) >> i & 1), (size_t)bytes);
+            memset(d, defined_as((kind_upper(k) ? hi[0] : lo[0]) >> i), (size_t)bytes);
         else
             for (int n = 0; n < kind_words(k); n++) {
-                d[4 * n] = d[4 * n + 1] = (uint8_t)(lo[n] >> i & 1);
-                d[4 * n + 2] = d[4 * n + 3] = (uint8_t)(hi[n] >> i & 1);
+                d[4 * n] = d[4 * n + 1] = defined_as(lo[n] >> i);
+                d[4 * n + 2] = d[4 * n + 3] = defined_as(hi[n] >> i);
             }
     }
 }

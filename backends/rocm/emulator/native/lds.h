@@ -7,6 +7,7 @@
 int lds_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, uint32_t *to, mask64 *lo, mask64 *hi);
 int lds_store(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from, const mask64 *lo,
               const mask64 *hi);
+int lds_bounds(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes, const char *verb);
 // Mark bytes as written by this wave since the barrier.
 void lds_mark_written(Wave *w, mask64 m, const uint32_t *at, int bytes);
 // The same checks for an atomic of one lane; `bytes` is 4 or 8.

@@ -4,7 +4,9 @@
 // target feature unaligned-access-mode). What global memory holds is always defined; what a kernel stores there
 // must be.
 #include "counters.h"
+#include "global_race.h"
 #include "lds.h"
+#include "lds_race.h"
 #include "scratch.h"
 
 // Flat addresses of LDS and scratch ----------------------------------------------------------------
@@ -25,6 +27,16 @@ static Apertures by_aperture(const uint64_t *at, mask64 m) {
 // Offsets within an aperture: the lower 32 bits.
 static void aperture_offsets(const uint64_t *at, uint64_t *to) { EACH to[i] = at[i] & 0xffffffffu; }
 
+// Where workgroups' races are looked for, or a workgroup is run aside: apart, as the usual way is to be fast.
+__attribute__((noinline, cold)) static int watched_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at) {
+    const int reg = in->dst[0].index;
+    const mask64 racing = races_load(w, in, m, at, (uint32_t)kind_bytes(k));
+    gather(k, VREG(w, reg), at, m);
+    define(k, &w->lo[reg], &w->hi[reg], m);
+    taint(k, &w->lo[reg], &w->hi[reg], racing);
+    return GO;
+}
+
 static int load_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, uint64_t *at) {
     const int reg = in->dst[0].index;
     uint64_t offset[LANES];
@@ -34,6 +46,7 @@ static int load_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, u
     if (!s.global) return GO;
     if (w->launch->memory) count_global(w, in, s.global, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, s.global, at, (uint32_t)kind_bytes(k), false)) return STOP;
+    if (w->launch->watched) return watched_load(w, in, k, s.global, at);
     gather(k, VREG(w, reg), at, s.global);
     define(k, &w->lo[reg], &w->hi[reg], s.global);
     return GO;
@@ -57,6 +70,7 @@ static int store_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, 
     if (w->launch->memory) count_global(w, in, s.global, at, (uint32_t)kind_bytes(k));
     if (check_stored(w, in, k, s.global, at, &w->lo[reg], &w->hi[reg])) return STOP;
     if (global_reach(w, in, s.global, at, (uint32_t)kind_bytes(k), true)) return STOP;
+    if (w->launch->watched) return watched_store(w, in, k, s.global, at, VREG(w, reg));
     scatter(k, VREG(w, reg), at, s.global);
     return GO;
 }
@@ -78,6 +92,7 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool flat) {
     }
     if (w->launch->memory) count_global(w, in, m, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, m, at, (uint32_t)kind_bytes(k), false)) return STOP;
+    if (__builtin_expect(w->launch->watched, 0)) return watched_load(w, in, k, m, at);
     const int reg = in->dst[0].index;
     gather(k, VREG(w, reg), at, m);
     define(k, &w->lo[reg], &w->hi[reg], m);
@@ -98,6 +113,7 @@ INLINE int store(Wave *w, const Inst *in, enum Kind k, bool flat) {
     if (check_stored(w, in, k, m, at, &w->lo[reg], &w->hi[reg])) return STOP;
     if (w->launch->memory) count_global(w, in, m, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, m, at, (uint32_t)kind_bytes(k), true)) return STOP;
+    if (__builtin_expect(w->launch->watched, 0)) return watched_store(w, in, k, m, at, VREG(w, reg));
     scatter(k, VREG(w, reg), at, m);
     return GO;
 }
@@ -142,6 +158,7 @@ static int load_lds(Wave *w, const Inst *in, enum Kind k) {
     if (global_addresses(w, in, m, at) || lds_dma_addresses(w, in, m, step, in->imm, to)) return STOP;
     if (w->launch->memory) count_global(w, in, m, at, (uint32_t)bytes);
     if (global_reach(w, in, m, at, (uint32_t)bytes, false)) return STOP;
+    if (w->launch->watched) all[0] = all[1] = all[2] = all[3] = m & ~races_load(w, in, m, at, (uint32_t)bytes);
     switch (k) {
 #define CASE(name, kind) case kind: gather(kind, data, at, m); break;
         LDS_LOADS(CASE)
@@ -169,6 +186,7 @@ static int global_load_tr_b128(Wave *w, const Inst *in) {
     if (global_addresses(w, in, m, at)) return STOP;
     if (w->launch->memory) count_global(w, in, m, at, 16);
     if (global_reach(w, in, m, at, 16, false)) return STOP;
+    const mask64 racing = w->launch->watched ? races_load(w, in, m, at, 16) : 0;
     gather(K_B128, read, at, m);
     const int reg = in->dst[0].index;
     uint32_t *to = VREG(w, reg);
@@ -179,6 +197,7 @@ static int global_load_tr_b128(Wave *w, const Inst *in) {
             to[word * LANES + lane] = (column[from] >> shift & 0xffff) | (column[from + 1] >> shift & 0xffff) << 16;
         }
     define(K_B128, &w->lo[reg], &w->hi[reg], m);
+    if (racing) taint(K_B128, &w->lo[reg], &w->hi[reg], m);  // to whole lanes of all: the elements are spread over them
     return GO;
 }
 
@@ -201,6 +220,7 @@ INLINE int addtid(Wave *w, const Inst *in, bool write) {
     if (write && check_stored(w, in, K_B32, m, at, &w->lo[reg], &w->hi[reg])) return STOP;
     if (w->launch->memory) count_global(w, in, m, at, 4);
     if (global_reach(w, in, m, at, 4, write)) return STOP;
+    if (w->launch->watched) return write ? watched_store(w, in, K_B32, m, at, VREG(w, reg)) : watched_load(w, in, K_B32, m, at);
     if (write) {
         scatter(K_B32, VREG(w, reg), at, m);
     } else {
@@ -211,6 +231,18 @@ INLINE int addtid(Wave *w, const Inst *in, bool write) {
 }
 static int global_load_addtid_b32(Wave *w, const Inst *in) { return addtid(w, in, false); }
 static int global_store_addtid_b32(Wave *w, const Inst *in) { return addtid(w, in, true); }
+
+// Caches are not modelled, memory is coherent here; what they do to the order of workgroups is.
+static int invalidate(Wave *w, const Inst *in) {
+    (void)in;
+    if (w->launch->races) races_invalidated(w);
+    return GO;
+}
+static int invalidate_scope(Wave *w, const Inst *in) { return in->flags & SHARED ? invalidate(w, in) : GO; }
+static int write_back(Wave *w, const Inst *in) {
+    if (w->launch->races && in->flags & SHARED) races_written_back(w);
+    return GO;
+}
 
 #define NO_OP(name, cls) {#name, "", step_nop, NULL, cls, 0}
 #define LOAD_ROW(space, name, kind) STEP_OP(space##_##name, "r=rr", C_GLOBAL),
@@ -226,17 +258,16 @@ const OpInfo ops_global[] = {
     STEP_OP(global_load_tr_b64, "r=rr", C_GLOBAL),
     STEP_OP(global_load_addtid_b32, "r=rr", C_GLOBAL),
     STEP_OP(global_store_addtid_b32, "=rrr", C_GLOBAL),
-    // Caches are not modelled: memory is coherent here.
     NO_OP(global_wb, C_GLOBAL),
-    NO_OP(global_inv, C_GLOBAL),
-    NO_OP(global_wbinv, C_GLOBAL),
+    {"global_inv", "", invalidate_scope, NULL, C_GLOBAL, 0},
+    {"global_wbinv", "", invalidate_scope, NULL, C_GLOBAL, 0},
     NO_OP(buffer_gl0_inv, C_GLOBAL),
-    NO_OP(buffer_gl1_inv, C_GLOBAL),
-    NO_OP(buffer_wbl2, C_GLOBAL),
+    {"buffer_gl1_inv", "", invalidate, NULL, C_GLOBAL, 0},
+    {"buffer_wbl2", "", write_back, NULL, C_GLOBAL, 0},
     NO_OP(buffer_invl2, C_GLOBAL),
-    NO_OP(buffer_inv, C_GLOBAL),
-    NO_OP(buffer_wbinvl1, C_GLOBAL),
-    NO_OP(buffer_wbinvl1_vol, C_GLOBAL),
+    {"buffer_inv", "", invalidate_scope, NULL, C_GLOBAL, 0},
+    {"buffer_wbinvl1", "", invalidate, NULL, C_GLOBAL, 0},
+    {"buffer_wbinvl1_vol", "", invalidate, NULL, C_GLOBAL, 0},
     OPS_END,
 };
 
@@ -253,9 +284,13 @@ static int scalar_offset(Wave *w, const Inst *in, uint64_t *offset) {
     return GO;
 }
 
-static int write_loaded(Wave *w, const Inst *in, int word, uint32_t value) {
+static int write_loaded(Wave *w, const Inst *in, int word, uint32_t value, bool races) {
     if (in->dst[0].kind != SGPR || in->dst[0].index == NULLREG) return GO;
-    return write_scalar(w, in, in->dst[0].index + word, 32, value, ~0ull);
+    return write_scalar(w, in, in->dst[0].index + word, 32, value, races ? 0 : ~0ull);
+}
+
+static bool scalar_races(Wave *w, const Inst *in, uint64_t at, uint32_t size) {
+    return __builtin_expect(w->launch->watched, 0) && races_load(w, in, 1, &at, size);
 }
 
 static bool result_fits(const Inst *in, int words) {
@@ -276,15 +311,16 @@ INLINE int smem(Wave *w, const Inst *in, int words, enum Kind k) {
     if (w->launch->memory) count_global(w, in, 1, &at, (uint32_t)size);
     const uint8_t *p = global_at(w, in, -1, at, (uint32_t)size, false);
     if (p == NULL) return STOP;
+    const bool races = scalar_races(w, in, at, (uint32_t)size);
     if (!words) {
         uint32_t value;
         load_element(k, &value, p);
-        return write_loaded(w, in, 0, value);
+        return write_loaded(w, in, 0, value, races);
     }
     uint32_t data[16];
     memcpy(data, p, (size_t)size);
     for (int n = 0; n < words; n++)
-        if (write_loaded(w, in, n, data[n])) return STOP;
+        if (write_loaded(w, in, n, data[n], races)) return STOP;
     return GO;
 }
 
@@ -303,13 +339,15 @@ INLINE int smem_buffer(Wave *w, const Inst *in, int words, enum Kind k) {
     if (words) at &= ~3ull;
     for (int n = 0; n < (words ? words : 1); n++) {
         uint32_t value = 0;
+        bool races = false;
         const uint64_t offset = at + 4 * (uint64_t)n;
         if (offset < limit && limit - offset >= (uint64_t)size) {
             const uint8_t *p = global_at(w, in, -1, start + offset, (uint32_t)size, false);
             if (p == NULL) return STOP;
+            races = scalar_races(w, in, start + offset, (uint32_t)size);
             load_element(k, &value, p);
         }
-        if (write_loaded(w, in, n, value)) return STOP;
+        if (write_loaded(w, in, n, value, races)) return STOP;
     }
     return GO;
 }
@@ -330,12 +368,18 @@ static int s_memtime(Wave *w, const Inst *in) {
     return write_scalar(w, in, in->dst[0].index, 64, w->executed, ~0ull);
 }
 static int s_memrealtime(Wave *w, const Inst *in) { return s_memtime(w, in); }
+// Of the messages that answer only the time does: RTN_GET_REALTIME.
+static int s_sendmsg_rtn_b64(Wave *w, const Inst *in) {
+    if (in->imm == 131) return s_memtime(w, in);
+    return fault(w, in, F_UNSUPPORTED, -1, ~0ull, "s_sendmsg_rtn of message %d", in->imm);
+}
 
 #define SMEM_ROW(name, size, words, kind) STEP_OP(s_load_##size, "r=rr", C_SMEM), STEP_OP(s_buffer_load_##size, "r=rr", C_SMEM),
 const OpInfo ops_smem[] = {
     SMEM_SIZES(SMEM_ROW, )
     STEP_OP(s_memtime, "r=", C_SMEM),
     STEP_OP(s_memrealtime, "r=", C_SMEM),
+    STEP_OP(s_sendmsg_rtn_b64, "r=", C_SMEM),
     NO_OP(s_dcache_inv, C_SMEM),
     NO_OP(s_dcache_inv_vol, C_SMEM),
     NO_OP(s_dcache_wb, C_SMEM),

@@ -1,7 +1,9 @@
 // A launch: each host thread runs one workgroup at a time, or `resident` ones in turn; the waves of a workgroup run in
 // rounds, each up to the next barrier, its end or the end of its time slice.
 #include "flight.h"
+#include "global_race.h"
 #include "gpr_index.h"
+#include "lds_race.h"
 #include "record.h"
 #include "timing.h"
 
@@ -182,6 +184,11 @@ static void barrier_missed(Group *g) {
 
 static void start_group(Group *g, uint32_t number) {
     const uint32_t *grid = g->launch->grid;
+    g->number = number;
+    g->judged = false;
+    g->stored_origin.kind = g->unused.kind = F_NONE;
+    g->area = NULL;
+    races_start(g);
     g->id[0] = number % grid[0];
     g->id[1] = number / grid[0] % grid[1];
     g->id[2] = number / grid[0] / grid[1];
@@ -197,14 +204,17 @@ static void start_group(Group *g, uint32_t number) {
 static int run_round(Group *g) {
     uint32_t running = 0, waiting = 0;
     for (uint32_t i = 0; i < g->waves; i++) {
-        Wave *w = &g->wave[i];
+        Wave *w = &g->wave[g->launch->aside ? g->waves - 1 - i : i];
         if (w->state == RUNNING) run_wave(w);
         if (__atomic_load_n(&g->launch->stop, __ATOMIC_ACQUIRE)) return STOP;
         running += w->state == RUNNING;
         waiting += w->state == WAITING;
     }
     if (running) return GO;
-    if (waiting == 0) return STOP;
+    if (waiting == 0) {
+        warn_unused(g);
+        return STOP;
+    }
     if (waiting < g->waves) {
         barrier_missed(g);
         return STOP;
@@ -267,6 +277,21 @@ static bool take_group(Group *g) {
     return true;
 }
 
+Fault run_aside(const Launch *launch, uint32_t group, uint64_t budget, uint64_t suspect, int32_t suspect_inst) {
+    Launch own = *launch;
+    own.executed = NULL, own.memory = NULL, own.recording = NULL;
+    own.stop = own.fault_taken = own.warning_taken = 0;
+    own.races = NULL, own.aside = own.watched = 1, own.suspect = suspect, own.suspect_inst = suspect_inst, own.budget = budget;
+    own.fault = (Fault){.kind = F_BUDGET, .address = ~0ull};
+    Group *g = open_group(&own);
+    if (!g) return own.fault;
+    start_group(g, group);
+    while (run_round(g) == GO) {}
+    if (!own.fault_taken) own.fault.kind = F_NONE;
+    close_group(g);
+    return own.fault;
+}
+
 // One host thread's part of a launch: holds up to `resident` workgroups and runs them in turn, a round each, until none
 // are left. Returns 0; 1 if out of memory; 2 for a wrong ABI.
 EXPORT int emulator_run(Launch *launch) {
@@ -281,7 +306,9 @@ EXPORT int emulator_run(Launch *launch) {
         while (held < most && take_group(groups[held])) held++;
         if (!held) break;
         for (uint32_t i = 0; i < held;) {
-            if (run_round(groups[i]) == GO) {
+            const int result = run_round(groups[i]);
+            if (launch->hostcall) answer_calls(launch);
+            if (result == GO) {
                 i++;
                 continue;
             }

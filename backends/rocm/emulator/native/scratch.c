@@ -5,6 +5,7 @@
 // (AMD ISA guides, scratch addressing). Bytes carry definedness as LDS does.
 #include "scratch.h"
 #include "counters.h"
+#include "lds_race.h"
 
 static int scratch_bounds(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes, const char *verb) {
     const uint64_t size = w->scratch ? w->launch->scratch_bytes : 0;
@@ -21,13 +22,13 @@ static void halves_read(Wave *w, const Inst *in, enum Kind k, mask64 m, const ui
     EACH_ACTIVE(m, i) {
         const mask64 bit = 1ull << i;
         const uint8_t *d = w->scratch_def + (uint64_t)i * each + at[i];
-        bool whole = true;
-        for (int b = 0; b < bytes; b++) whole &= d[b];
-        if (!whole) note_origin(w, in, F_UNINITIALISED, i, PRIVATE_APERTURE + at[i]);
+        bool whole = true, written = true;
+        for (int b = 0; b < bytes; b++) whole &= d[b] == DEFINED, written &= d[b] != NEVER_WRITTEN;
+        if (!written) note_origin(w, in, F_UNINITIALISED, i, PRIVATE_APERTURE + at[i]);
         if (bytes >= 4) {
             for (int n = 0; n < kind_words(k); n++) {
-                lo[n] = (lo[n] & ~bit) | (d[4 * n] & d[4 * n + 1] ? bit : 0);
-                hi[n] = (hi[n] & ~bit) | (d[4 * n + 2] & d[4 * n + 3] ? bit : 0);
+                lo[n] = (lo[n] & ~bit) | (d[4 * n] == DEFINED && d[4 * n + 1] == DEFINED ? bit : 0);
+                hi[n] = (hi[n] & ~bit) | (d[4 * n + 2] == DEFINED && d[4 * n + 3] == DEFINED ? bit : 0);
             }
         } else {
             if (!kind_upper(k)) lo[0] = (lo[0] & ~bit) | (whole ? bit : 0);
@@ -54,11 +55,11 @@ INLINE int write_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint
         uint8_t *d = w->scratch_def + place;
         store_element(k, from + i, w->scratch + place);
         if (bytes < 4) {
-            memset(d, (int)((kind_upper(k) ? hi[0] : lo[0]) >> i & 1), (size_t)bytes);
+            memset(d, defined_as((kind_upper(k) ? hi[0] : lo[0]) >> i), (size_t)bytes);
         } else {
             for (int n = 0; n < kind_words(k); n++) {
-                d[4 * n] = d[4 * n + 1] = (uint8_t)(lo[n] >> i & 1);
-                d[4 * n + 2] = d[4 * n + 3] = (uint8_t)(hi[n] >> i & 1);
+                d[4 * n] = d[4 * n + 1] = defined_as(lo[n] >> i);
+                d[4 * n + 2] = d[4 * n + 3] = defined_as(hi[n] >> i);
             }
         }
     }

@@ -3,65 +3,6 @@
 
 #include <fenv.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-
-// Faults ------------------------------------------------------------------------------------------
-
-static int32_t index_of(const Wave *w, const Inst *in) {
-    return in == &w->indexed ? (int32_t)w->pc - 1 : (int32_t)(in - w->program);
-}
-
-static void describe(Fault *f, const Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format,
-                     va_list arguments) {
-    f->kind = kind;
-    f->lane = lane;
-    f->wave = (int32_t)w->number;
-    memcpy(f->group, w->group->id, sizeof f->group);
-    f->address = address;
-    f->pc = in ? in->address : 0;
-    f->inst = in ? index_of(w, in) : -1;
-    vsnprintf(f->detail, sizeof f->detail, format, arguments);
-}
-
-int fault(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...) {
-    Launch *launch = w->launch;
-    w->state = ENDED;
-    if (!__atomic_exchange_n(&launch->fault_taken, 1, __ATOMIC_ACQ_REL)) {
-        va_list arguments;
-        va_start(arguments, format);
-        describe(&launch->fault, w, in, kind, lane, address, format, arguments);
-        va_end(arguments);
-    }
-    __atomic_store_n(&launch->stop, 1, __ATOMIC_RELEASE);
-    return STOP;
-}
-
-void warn(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...) {
-    Launch *launch = w->launch;
-    if (__atomic_exchange_n(&launch->warning_taken, 1, __ATOMIC_ACQ_REL)) return;
-    va_list arguments;
-    va_start(arguments, format);
-    describe(&launch->warning, w, in, kind, lane, address, format, arguments);
-    va_end(arguments);
-}
-
-int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *what) {
-    const struct Origin *o = &w->origin;
-    if (o->kind == F_INACTIVE)
-        return fault(w, in, F_INACTIVE, lane, address,
-                     "%s depends on a lane that is not active: instruction #%d read lane %d", what, o->inst, o->lane);
-    if (o->kind == F_UNINITIALISED && o->address != ~0ull)
-        return fault(w, in, F_UNINITIALISED, lane, address,
-                     "%s depends on memory of the workgroup that was never written: instruction #%d read it in lane %d "
-                     "at %#llx",
-                     what, o->inst, o->lane, (unsigned long long)o->address);
-    return fault(w, in, F_UNINITIALISED, lane, address, "%s depends on a register that was never written", what);
-}
-
-void note_origin(Wave *w, const Inst *in, int kind, int lane, uint64_t address) {
-    w->origin = (struct Origin){kind, index_of(w, in), lane, address};
-}
 
 // Memory ------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LANES 64
-#define ABI 6  // version of the structs that abi.py mirrors; a mismatch is refused
+#define ABI 7  // version of the structs that abi.py mirrors; a mismatch is refused
 
 typedef uint64_t mask64;
 
@@ -67,6 +67,7 @@ enum InstFlags {
     TO_LDS = 512,
     RETURNS = 1024,   // atomics: glc / sc0
     WRITES_EXEC = 2048, // v_cmpx
+    SHARED = 4096,    // goes past the caches of a compute unit: sc1, glc, a scope of the device
 };
 
 struct Wave;
@@ -167,7 +168,7 @@ int step_nop(struct Wave *w, const Inst *in);
 #define MATRIX_OP(op, signature, flops) {#op, signature, step_lane, (void *)op, C_MATRIX, flops}
 #define OPS_END {NULL, NULL, NULL, NULL, 0, 0}
 
-enum FaultKind { F_NONE, F_BOUNDS, F_MISALIGNED, F_UNINITIALISED, F_RACE, F_BARRIER, F_BUDGET, F_INACTIVE, F_UNSUPPORTED, F_TRAP, F_UNWAITED, F_ROUNDING };
+enum FaultKind { F_NONE, F_BOUNDS, F_MISALIGNED, F_UNINITIALISED, F_RACE, F_BARRIER, F_BUDGET, F_INACTIVE, F_UNSUPPORTED, F_TRAP, F_UNWAITED, F_ROUNDING, F_GLOBAL_RACE, F_BENIGN };
 
 typedef struct Range {  // one live tensor, or the kernel's arguments, or its code
     uint64_t base, size;
@@ -232,10 +233,21 @@ typedef struct Launch {
     uint32_t drops_waits;            // accesses behind a missing wait (lds_flight.c) are counted, and are no fault
     uint64_t unordered;              // so many
     volatile uint32_t warning_taken;
+    uint32_t aside;                  // a workgroup is run once more: nothing in global memory is changed (lds_race.h)
+    uint64_t suspect;                // aside: what is looked at are loads of this word of global memory, 0 none,
+    int32_t suspect_inst;            // or those by this instruction, -1 none
+    struct Races *races;             // global_race.c; NULL where these are not looked for
+    uint32_t watched;                // races are looked for, or `aside`
+    void *hostcall;                  // hostcall.c; NULL where the kernel does not call the host
+    uint64_t *said;                  // of malloc: nine words for each piece of a message, the first its number
+    uint64_t said_count, said_capacity, messages;
+    volatile char answering;
     Fault fault, warning;
 } Launch;
 
 struct Group;
+struct Races;
+struct Clock;
 
 typedef struct Wave {
     Vec v32[VECTORS / 2];            // v[r] is 64 words; two registers share a Vec's 512 bytes: use VREG
@@ -271,7 +283,13 @@ typedef struct Wave {
         uint32_t at[LANES];
     } lds_access[MOST_LDS_ACCESSES];
     // The latest read of something never written, for the message when it reaches memory.
-    struct Origin { int kind; int32_t inst, lane; uint64_t address; } origin;
+    struct Origin {
+        int kind;
+        int32_t inst, lane;
+        uint64_t address;
+        uint32_t wave, mark;         // of a race: the reading wave, and who wrote
+        int32_t other;               // the instruction that wrote, -1 where that is not known
+    } origin;
 } Wave;
 enum { RUNNING, WAITING, ENDED };
 #define VREG(w, r) ((uint32_t *)(w)->v32 + (size_t)(r) * LANES)
@@ -284,6 +302,14 @@ typedef struct Group {
     uint8_t *lds_writer, *lds_reader;// wave + 1 since the last barrier, 0 none, 255 several
     uint32_t lds_size;
     uint32_t race_low, race_high;    // the part of the two arrays that is not 0
+    bool judged;                     // run aside: nothing comes of its racing reads
+    uint32_t number;                 // x first
+    const struct Clock *known, *pending;  // global_race.c: what happened before, and what an acquire would add
+    struct Area *area;               // of the latest access
+    uint32_t epoch, released_epoch;
+    bool stored;                     // since the latest release
+    struct Origin stored_origin;     // of the latest undefined value that was written to LDS
+    struct Origin unused;            // a read that races, of which nothing has come so far
     uint16_t *lds_late;              // lds_flight.c
     uint32_t late_low, late_high, lates;
     struct Late { const Inst *in; uint32_t access, wave; } late[MOST_LATE];
@@ -311,6 +337,16 @@ void warn(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const c
 int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *what);
 // Note where an undefined value came from: kind F_UNINITIALISED or F_INACTIVE.
 void note_origin(Wave *w, const Inst *in, int kind, int lane, uint64_t address);
+// The same of a read that races, F_RACE or F_GLOBAL_RACE.
+void note_race(Wave *w, const Inst *in, int kind, int lane, uint64_t address, uint32_t mark, int32_t other);
+// A compare-and-swap with what such a read got has made sure of it: that is how compilers expand other atomics.
+void compared(Wave *w);
+// At a workgroup's end: warn of its racing reads.
+void warn_unused(Group *g);
+// Report a fault that a workgroup had when it was run aside.
+int fault_again(Wave *w, const Fault *found);
+// The waves behind a mark of LDS (lds_race.h).
+const char *marked_waves(uint32_t mark, char text[24]);
 
 // Host pointer for [address, address + size) of one lane, or NULL after reporting the fault.
 void *global_at(Wave *w, const Inst *in, int lane, uint64_t address, uint32_t size, bool write);
@@ -323,6 +359,9 @@ int write_scalar(Wave *w, const Inst *in, int index, int bits, uint64_t value, u
 const uint32_t *read_words(Wave *w, const Operand *o, int first, uint32_t *space, mask64 *lo, mask64 *hi);
 // Write one 32-bit register of the lanes in `mask`.
 void write_words(Wave *w, int reg, const uint32_t *value, mask64 mask, mask64 lo, mask64 hi);
+
+// Answers what a kernel has asked the host; hostcall.c.
+void answer_calls(Launch *launch);
 
 // DPP: which lane feeds lane i (-1: none) under DPP16 control word `control`; dpp.c.
 void dpp_sources(const Wave *w, uint32_t control, bool dpp8, int8_t source[LANES]);

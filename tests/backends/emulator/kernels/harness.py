@@ -126,6 +126,7 @@ class Launcher:
         self.file, self.arch, self.wave = file, arch, wave_of(arch)
         self.rng = np.random.default_rng(seed)
         self.memories: list[Memory] = []
+        self.races = False  # of workgroups
 
     def kernel(self, name: str) -> Any:
         return code(self.file, self.arch).kernels[name]
@@ -159,7 +160,8 @@ class Launcher:
                 outputs.append(memory.array)
         kernarg = pack(kernel, values, grid, block, shared)
         try:
-            launch(KernelLaunch(kernel, grid, block, shared, kernarg, buffers), **options)
+            given = KernelLaunch(kernel, grid, block, shared, kernarg, buffers, races=self.races)
+            launch(given, **options)
         except KernelFault as fault:
             if add_note := getattr(fault, "add_note", None):  # Python 3.11
                 add_note(f"PORTABLE_EMULATOR_SEED={SEED}")

@@ -57,6 +57,18 @@ KERNEL(64) void bytes_of_a_half(float* y, const uint16_t* x) {
     y[thread_x()] = a + 256.0f * b + c + 256.0f * d;
 }
 
+// Arrays in registers, indexed by scalars; and the clocks, which say something.
+KERNEL(64) void indexed_registers(int* y, const int* x, int i, int j) {
+    int a[16];
+    const int t = thread_x();
+    const unsigned long long start = __builtin_readcyclecounter(), first = __builtin_readsteadycounter();
+#pragma unroll
+    for (int k = 0; k < 16; ++k) a[k] = x[k * 64 + t];
+    a[j & 15] = 7;
+    y[t] = a[i & 15] + 3 * a[(i + 3) & 15];
+    if (__builtin_readcyclecounter() < start || __builtin_readsteadycounter() < first) y[t] = 0;
+}
+
 KERNEL(64) void masked_lanes(int* y, const int* x, int n) {
     const int t = thread_x();
     int v;

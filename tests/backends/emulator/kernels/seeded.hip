@@ -309,6 +309,46 @@ KERNEL(256) void race_used_again(int* y, const int* x, int rounds) {
     }
     y[thread_x()] = sum;
 }
+// What it reads races; what comes of it is chosen by n: nothing where n is 0.
+KERNEL(256) void race_chosen_after_write(int* y, const int* x, int n) {
+    SHARED volatile int s[256];
+    const int t = thread_x();
+    s[t] = 0;
+    BARRIER();
+    s[t] = x[t]; // BUG
+    const int other = s[(t + WARP) & 255]; // BUG
+    y[t] = t < n ? other : x[t];
+}
+KERNEL(256) void race_chosen_of_before(int* y, const int* x, int n) {
+    SHARED volatile int s[256];
+    const int t = thread_x();
+    s[t] = 0;
+    BARRIER();
+    s[t] = x[t]; // BUG
+    const int other = s[t & ~(WARP - 1) ? t - WARP : t]; // BUG
+    y[t] = t < n ? other : x[t];
+}
+KERNEL(256) void race_chosen_after_read(int* y, const int* x, int n) {
+    SHARED volatile int s[256];
+    const int t = thread_x();
+    s[t] = x[t];
+    BARRIER();
+    const int other = s[(t + WARP) & 255]; // BUG
+    s[t] = x[t] + 1; // BUG
+    y[t] = t < n ? other : x[t];
+}
+// It goes by way of LDS and of registers that spill, to another wave.
+KERNEL(256) void race_kept_aside(int* y, const int* x, int n) {
+    SHARED volatile int s[256], kept[256];
+    const int t = thread_x();
+    s[t] = 0;
+    BARRIER();
+    s[t] = x[t]; // BUG
+    kept[t] = s[(t + WARP) & 255]; // BUG
+    BARRIER();
+    const int other = kept[(t + 2 * WARP) & 255];
+    y[t] = t < n ? other : x[t];
+}
 
 // ---- barriers
 
