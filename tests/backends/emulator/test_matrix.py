@@ -327,6 +327,75 @@ for one in ("fp8", "bf8"):
         )
 
 
+# Sparse: of each four k of A two values and their places (CDNA3 guide, AMD's matrix instruction calculator).
+PLACES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+
+
+def sparse_problem(name: str, m: int, k: int, type_name: str, byte: int) -> Problem:
+    """Two waves with small integers. A lane's eight k are those of lanes of its place in the 64; `byte` of
+    the register of places counts, and the others hold any bits."""
+    random, element = seed(name), ELEMENTS[type_name]
+    shape = Shape(m, k)
+    rows, results = [], {}
+    for wave in range(2):
+        a = [[0] * k for _ in range(m)]
+        b = [[random.randint(-3, 3) for _ in range(k)] for _ in range(m)]
+        c = [[random.randint(-9, 9) for _ in range(m)] for _ in range(m)]
+        held = []
+        for lane in range(64):
+            row, first = lane % m, lane // m * 8
+            values = right = index = 0
+            for half in range(2):
+                low, high = random.choice(PLACES)
+                index |= (low | high << 2) << 4 * half
+                for slot, place in enumerate((low, high)):
+                    number = random.randint(-3, 3)
+                    a[row][first + 4 * half + place] = number
+                    values |= element.write(number, "gfx942") << 16 * (2 * half + slot)
+            for j in range(8):
+                right |= element.write(b[row][first + j], "gfx942") << 16 * j
+            others = random.getrandbits(32) & ~(0xFF << 8 * byte)
+            held.append((values, right, others | index << 8 * byte))
+        for lane in range(64):
+            seeds = wants = 0
+            for i in range(shape.accumulators):
+                _, row, column = shape.result(lane, i)
+                total = c[row][column] + sum(map(mul, a[row], b[column]))
+                seeds |= written(c[row][column], "f32") << 32 * i
+                wants |= written(total, "f32") << 32 * i
+            rows.append((*held[lane], seeds))
+            results[wave, lane] = wants
+    return Problem(tuple(rows), results)
+
+
+def sparse_probe(m: int, k: int, type_name: str, cbsz: int, abid: int) -> None:
+    name = f"v_smfmac_f32_{m}x{m}x{k}_{type_name}"
+    modifiers = f"{f' cbsz:{cbsz}' if cbsz else ''}{f' abid:{abid}' if abid else ''}"
+    byte = 0 if cbsz else abid
+    table, rule = lazily(functools.partial(sparse_problem, name, m, k, type_name, byte))
+    sums = kind_of(m * m // 2)
+    SUITE.add(
+        Probe(
+            name,
+            f"{name} {{e}}, {{a}}, {{b}}, {{c}}{modifiers};s_nop 15;s_nop 15",
+            ("u64", "u128", "u32", sums),
+            ("=e:" + sums,),
+            rule,
+            table,
+            ("gfx942",),
+            whole=True,
+            masked=False,
+            tag=f"cbsz{cbsz}_{abid}",
+        )
+    )
+
+
+for stem in ("f16", "bf16"):
+    for m, k in ((16, 32), (32, 16)):
+        for cbsz, abid in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 2)):
+            sparse_probe(m, k, stem, cbsz, abid)
+
+
 # Rounding.
 def normal(random, fmt: Format, low: int, high: int) -> int:
     """A random normal number of a range of exponents."""
