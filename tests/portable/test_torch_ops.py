@@ -36,7 +36,8 @@ def sample(name: str, dtype: torch.dtype = torch.float64, requires_grad: bool = 
     inputs = {}
     offsets = any(field.derived and field.dtype.startswith("int") for field in spec.inputs.values())
     if offsets or not set(spec.axes) <= set(sizes):  # its sizes hang together
-        row = next(row for row in spec.types if row["T"] == str(dtype).removeprefix("torch."))
+        named = (row for row in spec.types if row["T"] == str(dtype).removeprefix("torch."))
+        row = next(named, spec.types[0])
         inputs = behaviour.sample(spec, torch.device("cpu"), types=row)
         for field_name, each in inputs.items():
             wants = requires_grad and spec.inputs[field_name].gradient
