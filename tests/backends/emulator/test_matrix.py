@@ -14,6 +14,9 @@ from expect_int import s, u
 from expect_matrix import Shape, chained, fused, pairwise
 from instructions import GFX9, GFX94, LazyRows, Probe, Suite, check, check_all, seed
 
+from portable.backends.rocm.emulator import fidelity
+from portable.backends.rocm.emulator.faults import KernelFault
+
 SUITE = Suite("matrix")
 
 
@@ -515,6 +518,43 @@ SUITE.add(
 @pytest.mark.parametrize("probes", SUITE.mnemonics())
 def test_instruction(probes):
     check_all(probes, lambda arch, probe: check(SUITE, probe, arch))
+
+
+REFUSED = Suite("matrix_refused")
+for arch, index in (("gfx942", 0x41), ("gfx942", 0x55), ("gfx950", 0x44)):
+    REFUSED.add(
+        Probe(
+            "v_smfmac_f32_16x16x32_f16",
+            "v_smfmac_f32_16x16x32_f16 {e}, {a}, {b}, {c};s_nop 15;s_nop 15",
+            ("u64", "u128", "u32", "u128"),
+            ("=e:u128",),
+            lambda context, lanes: [(0,)] * 64,
+            ((0, 0, index, 0),) * 64,
+            (arch,),
+            whole=True,
+            masked=False,
+            tag=f"{arch}_{index:x}",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "arch, tag, says",
+    [
+        ("gfx942", "41", "the places of a sparse operand's two values do not ascend"),
+        ("gfx942", "55", "the places of a sparse operand's two values do not ascend"),
+        ("gfx950", "44", "the registers of a sparse product are known for gfx942 alone"),
+    ],
+)
+def test_a_sparse_product_whose_result_is_not_defined_is_a_fault(arch, tag, says):
+    (probe,) = [each for each in REFUSED.probes if each.tag == f"{arch}_{tag}"]
+    with pytest.raises(KernelFault, match=says):
+        check(REFUSED, probe, arch)
+
+
+def test_how_closely_a_sparse_product_is_followed():
+    assert fidelity._how("v_smfmac_f32_16x16x32_bf16", "gfx942") == fidelity.ASSUMED
+    assert fidelity._how("v_mfma_f32_16x16x16_bf16", "gfx942") != fidelity.ASSUMED
 
 
 def test_the_accumulator_of_32x32():
