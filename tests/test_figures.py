@@ -209,7 +209,7 @@ NOT_RECORDED = (
     *("quantize_fp8_columns", "quantize_mx", "quantize_mxfp4", "quantize_nvfp4"),
     *("quantize_int8", "quantize_int8_asymmetric", "quantize_int8_static"),
     *("quantize_int4", "quantize_int4_asymmetric", "int4_mm"),
-    *("int_mm", "int8_scaled_mm", "rms_norm_quant", "fused_add_rms_norm_quant"),
+    *("sparse_mm", "int_mm", "int8_scaled_mm", "rms_norm_quant", "fused_add_rms_norm_quant"),
     *("silu_and_mul_quant", "silu_and_mul_quant_1x128", "dequantize_fp8", "dequantize_fp8_1x128"),
     *("dequantize_fp8_128x128", "dequantize_mx", "dequantize_int8"),
 )

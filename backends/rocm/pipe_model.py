@@ -15,7 +15,7 @@ from typing import Any
 from portable.spec import strict_yaml
 
 _FILE = Path(__file__).resolve().with_suffix(".yaml")
-_MATRIX = re.compile(r"v_(?:mfma|wmma)_(?:scale_)?\w+?_(\d+)x(\d+)x(\d+)_?(?:\d+b_)?([a-z]+\d+)")
+_MATRIX = re.compile(r"v_(?:mfma|smfmac|wmma)_(?:scale_)?\w+?_(\d+)x(\d+)x(\d+)_?(?:\d+b_)?([a-z]+\d+)")
 _DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # whose power under load was fitted
 _FP8_FORMATS = (0, 1)  # cbsz and blgp of f8f6f4: e4m3, e5m2; 2 to 4 are fp6 and fp4, at twice the rate
 
@@ -82,8 +82,9 @@ class PipeModel:
         return {"copy_bytes_per_s": self.memory_bytes_per_s} | matrix
 
     def matrix(self, name: str, flops: int, formats: tuple[int, int] = (0, 0)) -> tuple[float, float]:
-        """(cycles, cycles at the peak rate of its type) of a matrix instruction on its SIMD. `formats` are
-        f8f6f4's of the two operands. ValueError for one that the model does not know."""
+        """(cycles, cycles at the peak rate of its type) of a matrix instruction on its SIMD: a sparse one
+        does the dense product's operations in half of its cycles. `formats` are f8f6f4's of the two operands.
+        ValueError for one that the model does not know."""
         found = _MATRIX.match(name)
         if found is None:
             raise ValueError(f"{name} is no matrix instruction of the pipe model")
@@ -93,7 +94,7 @@ class PipeModel:
         peak = self.flops_per_cycle.get(type_name)
         if peak is None:
             raise ValueError(f"the pipe model of {self.arch} has no rate for {type_name} ({name})")
-        best = flops * self.simds / peak
+        best = flops * self.simds / peak / (2 if name.startswith("v_smfmac_") else 1)
         share = next((value for pattern, value in self.slower.items() if re.search(pattern, name)), 1.0)
         return best / share, best
 

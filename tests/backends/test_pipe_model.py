@@ -30,6 +30,8 @@ CYCLES = [
     ("v_mfma_f64_16x16x4_f64", 2048, 32, 32, 64),
     ("v_mfma_scale_f32_32x32x64_f8f6f4", 131072, None, None, 64),
     ("v_mfma_f32_16x16x128_f8f6f4", 65536, None, None, 32),
+    ("v_smfmac_f32_16x16x32_bf16", 16384, None, 16, None),  # AMD's calculator
+    ("v_smfmac_f32_32x32x16_f16", 32768, None, 32, None),
 ]
 
 

@@ -12,9 +12,9 @@ from portable.backends.rocm.emulator.launch import linked_program
 ROUNDED = "within 0.5 ulp, the hardware may differ in the last bit"
 ASSUMED = "order of addition assumed"
 _ROUNDED = re.compile(r"[vs]_(exp|log|rcp|rcp_iflag|rsq|sqrt|sin|cos)_(f32|f16|f64)")
-_MATRIX = re.compile(r"v_(mfma|wmma)_")
+_MATRIX = re.compile(r"v_(mfma|smfmac|wmma)_")
 _INTEGER = re.compile(r"_(i8|i32|iu4|iu8)(_|$)")
-# The order in which a matrix instruction adds is published for these architectures only.
+# The order in which a matrix instruction adds is published for these architectures only; of no sparse one.
 _PUBLISHED = ("gfx90a", "gfx942")
 
 
@@ -30,6 +30,7 @@ def instructions(code: Any) -> dict[str, set[str]]:
 def _how(name: str, arch: str) -> str:
     if _ROUNDED.match(name):
         return ROUNDED
-    if arch not in _PUBLISHED and _MATRIX.match(name) and not _INTEGER.search(name):
+    published = arch in _PUBLISHED and not name.startswith("v_smfmac_")
+    if not published and _MATRIX.match(name) and not _INTEGER.search(name):
         return ASSUMED
     return Programs.EXACT

@@ -9,7 +9,7 @@ from portable.backends.rocm.emulator.code_object import CodeObject, Kernel
 from portable.backends.rocm.emulator.faults import CodeObjectError
 from portable.backends.rocm.emulator.isa.decode import Inst, decode
 
-_MATRIX = re.compile(r"v_(?:mfma|wmma)_(?:scale_)?\w+?_(\d+)x(\d+)x(\d+)_?(?:(\d+)b_)?")
+_MATRIX = re.compile(r"v_(?:mfma|smfmac|wmma)_(?:scale_)?\w+?_(\d+)x(\d+)x(\d+)_?(?:(\d+)b_)?")
 _TRANSCENDENTAL = re.compile(r"v_(s_)?(exp|log|rcp|rsq|sqrt|sin|cos)(_iflag|_legacy)?_f\d+")
 _LDS = re.compile(r"ds_(read|load|write|store)(?:_?(2(?:addr|st64)?))?(?:_stride64|_addtid)?_[a-z]+(\d+)")
 _GLOBAL = ("buffer_", "global_", "flat_")

@@ -291,7 +291,7 @@ class _Encoder:
             )  # fmt: skip
         elif "offset0" in fields or "offset1" in fields:
             first, second = get("offset0", 0), get("offset1", 0)
-        elif "cbsz" in fields or "blgp" in fields:
+        elif fields.keys() & {"cbsz", "abid", "blgp"}:
             first = get("cbsz", 0) | get("abid", 0) << 8 | get("blgp", 0) << 16
         if flags & abi.SDWA:
             second = get("dst_sel", 6) | get("dst_unused", 0) << 8

@@ -14,6 +14,9 @@ from expect_int import s, u
 from expect_matrix import Shape, chained, fused, pairwise
 from instructions import GFX9, GFX94, LazyRows, Probe, Suite, check, check_all, seed
 
+from portable.backends.rocm.emulator import fidelity
+from portable.backends.rocm.emulator.faults import KernelFault
+
 SUITE = Suite("matrix")
 
 
@@ -327,6 +330,75 @@ for one in ("fp8", "bf8"):
         )
 
 
+# Sparse: of each four k of A two values and their places (CDNA3 guide, AMD's matrix instruction calculator).
+PLACES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+
+
+def sparse_problem(name: str, m: int, k: int, type_name: str, byte: int) -> Problem:
+    """Two waves with small integers. A lane's eight k are those of lanes of its place in the 64; `byte` of
+    the register of places counts, and the others hold any bits."""
+    random, element = seed(name), ELEMENTS[type_name]
+    shape = Shape(m, k)
+    rows, results = [], {}
+    for wave in range(2):
+        a = [[0] * k for _ in range(m)]
+        b = [[random.randint(-3, 3) for _ in range(k)] for _ in range(m)]
+        c = [[random.randint(-9, 9) for _ in range(m)] for _ in range(m)]
+        held = []
+        for lane in range(64):
+            row, first = lane % m, lane // m * 8
+            values = right = index = 0
+            for half in range(2):
+                low, high = random.choice(PLACES)
+                index |= (low | high << 2) << 4 * half
+                for slot, place in enumerate((low, high)):
+                    number = random.randint(-3, 3)
+                    a[row][first + 4 * half + place] = number
+                    values |= element.write(number, "gfx942") << 16 * (2 * half + slot)
+            for j in range(8):
+                right |= element.write(b[row][first + j], "gfx942") << 16 * j
+            others = random.getrandbits(32) & ~(0xFF << 8 * byte)
+            held.append((values, right, others | index << 8 * byte))
+        for lane in range(64):
+            seeds = wants = 0
+            for i in range(shape.accumulators):
+                _, row, column = shape.result(lane, i)
+                total = c[row][column] + sum(map(mul, a[row], b[column]))
+                seeds |= written(c[row][column], "f32") << 32 * i
+                wants |= written(total, "f32") << 32 * i
+            rows.append((*held[lane], seeds))
+            results[wave, lane] = wants
+    return Problem(tuple(rows), results)
+
+
+def sparse_probe(m: int, k: int, type_name: str, cbsz: int, abid: int) -> None:
+    name = f"v_smfmac_f32_{m}x{m}x{k}_{type_name}"
+    modifiers = f"{f' cbsz:{cbsz}' if cbsz else ''}{f' abid:{abid}' if abid else ''}"
+    byte = 0 if cbsz else abid
+    table, rule = lazily(functools.partial(sparse_problem, name, m, k, type_name, byte))
+    sums = kind_of(m * m // 2)
+    SUITE.add(
+        Probe(
+            name,
+            f"{name} {{e}}, {{a}}, {{b}}, {{c}}{modifiers};s_nop 15;s_nop 15",
+            ("u64", "u128", "u32", sums),
+            ("=e:" + sums,),
+            rule,
+            table,
+            ("gfx942",),
+            whole=True,
+            masked=False,
+            tag=f"cbsz{cbsz}_{abid}",
+        )
+    )
+
+
+for stem in ("f16", "bf16"):
+    for m, k in ((16, 32), (32, 16)):
+        for cbsz, abid in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 2)):
+            sparse_probe(m, k, stem, cbsz, abid)
+
+
 # Rounding.
 def normal(random, fmt: Format, low: int, high: int) -> int:
     """A random normal number of a range of exponents."""
@@ -446,6 +518,43 @@ SUITE.add(
 @pytest.mark.parametrize("probes", SUITE.mnemonics())
 def test_instruction(probes):
     check_all(probes, lambda arch, probe: check(SUITE, probe, arch))
+
+
+REFUSED = Suite("matrix_refused")
+for arch, index in (("gfx942", 0x41), ("gfx942", 0x55), ("gfx950", 0x44)):
+    REFUSED.add(
+        Probe(
+            "v_smfmac_f32_16x16x32_f16",
+            "v_smfmac_f32_16x16x32_f16 {e}, {a}, {b}, {c};s_nop 15;s_nop 15",
+            ("u64", "u128", "u32", "u128"),
+            ("=e:u128",),
+            lambda context, lanes: [(0,)] * 64,
+            ((0, 0, index, 0),) * 64,
+            (arch,),
+            whole=True,
+            masked=False,
+            tag=f"{arch}_{index:x}",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "arch, tag, says",
+    [
+        ("gfx942", "41", "the places of a sparse operand's two values do not ascend"),
+        ("gfx942", "55", "the places of a sparse operand's two values do not ascend"),
+        ("gfx950", "44", "the registers of a sparse product are known for gfx942 alone"),
+    ],
+)
+def test_a_sparse_product_whose_result_is_not_defined_is_a_fault(arch, tag, says):
+    (probe,) = [each for each in REFUSED.probes if each.tag == f"{arch}_{tag}"]
+    with pytest.raises(KernelFault, match=says):
+        check(REFUSED, probe, arch)
+
+
+def test_how_closely_a_sparse_product_is_followed():
+    assert fidelity._how("v_smfmac_f32_16x16x32_bf16", "gfx942") == fidelity.ASSUMED
+    assert fidelity._how("v_mfma_f32_16x16x16_bf16", "gfx942") != fidelity.ASSUMED
 
 
 def test_the_accumulator_of_32x32():

@@ -34,6 +34,7 @@ from . import (
     scaled_products,
     softmaxes,
     sources,
+    sparse_weights,
     tables,
     varlen,
     weights,
@@ -76,7 +77,7 @@ MODULES = (
         quantisers_to_4_bits,
         ropes,
     ),
-    *(samples, scaled_products, softmaxes, sources, tables),
+    *(samples, scaled_products, softmaxes, sources, sparse_weights, tables),
 )
 """Whose mutants these are."""
 

@@ -74,20 +74,22 @@ static int matrix_words(const Inst *in, const OpInfo *op, enum Arch arch, int k)
     const int result = has(p - 4, "f64") ? 64 : starts(p - 4, "f16") ? 16 : 32;
     for (int i = 0; i < 3; i++, p += i < 3)
         for (; *p >= '0' && *p <= '9'; p++) size[i] = size[i] * 10 + *p - '0';
-    if (k > 2) return 1;  // a scale
     if (starts(op->name, "v_wmma")) {  // waves of 32 lanes; gfx11 holds A and B twice, and wastes half of 16-bit results
         const int bits = has(p, "f16") ? 16 : has(p, "iu4") ? 4 : 8;
         if (k < 0 || k == 2) return result == 16 && arch != GFX1100 ? 4 : 8;
         return 16 * size[2] * bits / 1024 * (arch == GFX1100 ? 2 : 1);
     }
+    const bool sparse = starts(op->name, "v_smfmac");  // A is half, then its places and the accumulator follow
+    if (sparse && k == 2) return 1;
     const int blocks = (int)op->work / (2 * size[0] * size[1] * size[2]);
-    if (k < 0 || k == 2) return size[0] * size[1] * blocks * result / 2048;
+    if (k < 0 || k == (sparse ? 3 : 2)) return size[0] * size[1] * blocks * result / 2048;
+    if (k > 2) return 1;  // a scale
     if (has(p, "f8f6f4")) {
         const uint32_t format = in->aux[0] >> (k ? 16 : 0) & 7;
         return format < 2 ? 8 : format < 4 ? 6 : 4;
     }
     const int bits = has(p, "f64") ? 64 : has(p, "f32") ? 32 : has(p, "f16") ? 16 : 8;
-    return size[0] * size[2] * blocks * bits / 2048;
+    return size[0] * size[2] * blocks * bits / 2048 / (sparse && k == 0 ? 2 : 1);
 }
 
 static int block_words(const char *name, int k) {

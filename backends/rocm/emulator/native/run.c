@@ -14,6 +14,7 @@ static const OpInfo *const tables[] = {
     ops_valu_half,    ops_valu_compare,  ops_valu_convert, ops_valu_scale, ops_valu_packed, ops_valu_lanes,
     ops_dot,          ops_mfma,          ops_mfma_scaled, ops_wmma,       ops_global,     ops_buffer,
     ops_lds,          ops_atomics,       ops_smem,        ops_scratch,    ops_gpr_index,
+    ops_smfmac,
 };
 enum { TABLES = sizeof tables / sizeof tables[0], SLICE = 1 << 18, TURN = 1 << 12 };
 

@@ -371,7 +371,7 @@ void dpp_sources(const Wave *w, uint32_t control, bool dpp8, int8_t source[LANES
 
 extern const OpInfo ops_salu[], ops_salu_float[], ops_control[], ops_valu_int[], ops_valu_float[], ops_valu_math[],
     ops_valu_half[], ops_valu_compare[], ops_valu_convert[], ops_valu_scale[], ops_valu_packed[], ops_valu_lanes[],
-    ops_dot[], ops_mfma[], ops_mfma_scaled[], ops_wmma[], ops_global[], ops_buffer[], ops_lds[], ops_atomics[],
-    ops_smem[], ops_scratch[], ops_gpr_index[];
+    ops_dot[], ops_mfma[], ops_mfma_scaled[], ops_smfmac[], ops_wmma[], ops_global[], ops_buffer[], ops_lds[],
+    ops_atomics[], ops_smem[], ops_scratch[], ops_gpr_index[];
 // The index-th of all ops; NULL behind the last.
 __attribute__((visibility("default"))) const OpInfo *emulator_op(uint32_t index);

@@ -1,0 +1,97 @@
+// SMFMAC: products of an A with 2:4 structured sparsity, 16-bit types, on gfx942.
+//
+// Layouts from AMD's CDNA3 ISA guide and its matrix instruction calculator: lane l holds row l % M of A and column l % M
+// of B, at the eight k from 8 * (l / M) on. Of A those are four values in two registers, two of each four k; their
+// places are 8 bits of the third source, those of the first four k in the lower half, the first place in the lower two
+// bits of a half and below the second. With CBSZ 0 ABID says which byte of the register, else it is the first. D is the
+// accumulator, and lies as MFMA's.
+//
+// How the sums round is not published: the products that are left are taken to be added as an MFMA of half as many k
+// adds its own. gfx950 has these instructions too; their layout there is not published, and they are refused.
+#include "matrix.h"
+
+static bool operands_fit(LaneOp *x, int out_regs) {
+    const Operand *a = &x->in->src[0], *b = &x->in->src[1], *index = &x->in->src[2], *d = &x->in->dst[0];
+    if (x->w->launch->arch != GFX942) {
+        fault(x->w, x->in, F_UNSUPPORTED, -1, ~0ull, "the registers of a sparse product are known for gfx942 alone");
+        return false;
+    }
+    if (a->kind != VGPR || b->kind != VGPR || index->kind != VGPR || d->kind != VGPR || a->index + 2 > VECTORS ||
+        b->index + 4 > VECTORS || d->index + out_regs > VECTORS) {
+        fault(x->w, x->in, F_UNSUPPORTED, -1, ~0ull, "a matrix operand is not in vector registers");
+        return false;
+    }
+    return true;
+}
+
+static void smfmac(LaneOp *x, int m, enum Element type) {
+    enum { VALUES = 4, PER_LANE = 8 };
+    Wave *w = x->w;
+    const int out_regs = m * m / 64, groups = LANES / m, k = groups * VALUES;
+    if (!operands_fit(x, out_regs)) return;
+    const int ra = x->in->src[0].index, rb = x->in->src[1].index, ri = x->in->src[2].index, rd = x->in->dst[0].index;
+    const int cbsz = x->in->aux[0] & 7, abid = x->in->aux[0] >> 8 & 3, shift = cbsz ? 0 : 8 * abid;
+    const mask64 a_known = defined_lanes(w, ra, 2) & defined_lanes(w, ri, 1), b_known = defined_lanes(w, rb, 4);
+    static _Thread_local Product p;
+    static _Thread_local float b[32 * PER_LANE * 4];  // [k][column]
+    uint32_t out[16][LANES];
+    mask64 known[16];
+    for (int group = 0; group < groups; group++)
+        for (int e = 0; e < PER_LANE; e++)
+            elements_to_floats(type, true, VREG(w, rb + e / 2) + group * m, e % 2 * 16, m, &b[(group * PER_LANE + e) * m]);
+    p.m = 1, p.n = m, p.k = k;
+    p.sum = SUM_FUSED;
+    p.left = p.right = type;
+    p.fnuz = true;
+    for (int r = 0; r < out_regs; r++) known[r] = w->lo[rd + r] & w->hi[rd + r];
+    bool column_known[32];
+    for (int column = 0; column < m; column++) {
+        column_known[column] = true;
+        for (int group = 0; group < groups; group++) column_known[column] &= b_known >> (group * m + column) & 1;
+    }
+    for (int row = 0; row < m; row++) {
+        bool row_known = true;
+        for (int group = 0; group < groups; group++) {
+            const int lane = group * m + row;
+            const bool here = a_known >> lane & 1;
+            const uint32_t places = here ? VREG(w, ri)[lane] >> shift & 0xff : 0x44;
+            row_known &= here;
+            for (int half = 0; half < 2; half++) {
+                const int first = places >> (4 * half) & 3, second = places >> (4 * half + 2) & 3;
+                if (first >= second) {
+                    fault(w, x->in, F_UNSUPPORTED, lane, ~0ull, "the places of a sparse operand's two values do not ascend");
+                    return;
+                }
+                for (int e = 0; e < 2; e++) {
+                    const int at = group * VALUES + half * 2 + e, from = group * PER_LANE + half * 4 + (e ? second : first);
+                    p.a[at] = element_to_float(type, VREG(w, ra + half)[lane] >> (16 * e) & 0xffff, true);
+                    for (int column = 0; column < m; column++) p.b[at * m + column] = b[from * m + column];
+                }
+            }
+        }
+        // Of D, four consecutive rows lie in consecutive registers of a lane.
+        const int reg = m == 32 ? row / 8 * 4 + row % 4 : row % 4, lane0 = (m == 32 ? row / 4 % 2 : row / 4) * m;
+        for (int column = 0; column < m; column++) p.c[column] = as_float(VREG(w, rd + reg)[lane0 + column]);
+        multiply(&p);
+        for (int column = 0; column < m; column++) {
+            out[reg][lane0 + column] = as_bits(p.c[column]);
+            if (!row_known || !column_known[column]) known[reg] &= ~(1ull << (lane0 + column));
+        }
+    }
+    // Matrix instructions ignore EXEC: every lane takes part and is written.
+    for (int r = 0; r < out_regs; r++) write_words(w, rd + r, out[r], ~0ull, known[r], known[r]);
+}
+
+static void v_smfmac_f32_16x16x32_f16(LaneOp *x) { smfmac(x, 16, E_F16); }
+static void v_smfmac_f32_16x16x32_bf16(LaneOp *x) { smfmac(x, 16, E_BF16); }
+static void v_smfmac_f32_32x32x16_f16(LaneOp *x) { smfmac(x, 32, E_F16); }
+static void v_smfmac_f32_32x32x16_bf16(LaneOp *x) { smfmac(x, 32, E_BF16); }
+
+// Operations are counted as those of the dense product, as AMD counts them.
+const OpInfo ops_smfmac[] = {
+    MATRIX_OP(v_smfmac_f32_16x16x32_f16, "r=rrrr", 2 * 16 * 16 * 32),
+    MATRIX_OP(v_smfmac_f32_16x16x32_bf16, "r=rrrr", 2 * 16 * 16 * 32),
+    MATRIX_OP(v_smfmac_f32_32x32x16_f16, "r=rrrr", 2 * 32 * 32 * 16),
+    MATRIX_OP(v_smfmac_f32_32x32x16_bf16, "r=rrrr", 2 * 32 * 32 * 16),
+    OPS_END,
+};
