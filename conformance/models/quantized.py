@@ -1,11 +1,12 @@
-"""Steps whose linears are quantised: weights once, activations at each call.
+"""Steps whose linears are quantised, weights once and activations at each call, and whose KV cache may be.
 
-What such a step computes is held against float32 products of the same dequantised operands, so that the
-format's own error is not in it.
+What such a step computes is held against float32 products and attention of the same dequantised operands, so
+that the format's own error is not in it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,10 +15,14 @@ from torch import Tensor
 
 import portable
 from portable.conformance.models import functions
+from portable.conformance.models.functions import Cache
 
 
 class Scheme(Protocol):
-    """How the operands of a linear are quantised."""
+    """How the operands of a linear are quantised, and whether the KV cache is, to float8_e4m3fn with a scale
+    for each key head."""
+
+    cache: bool = False
 
     def weight(self, weight: Tensor) -> Any:
         """The codes and scales of a weight (N, K) in bfloat16."""
@@ -36,6 +41,7 @@ class Scheme(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Int4(Scheme):
     """Weights alone, symmetric: a scale in bfloat16 for each 128 of K, or for a row that they do not fit."""
 
@@ -65,8 +71,11 @@ class Rows:
         return Rows(self.codes[index], self.scale[index])
 
 
+@dataclass(frozen=True)
 class Fp8Rows(Scheme):
     """float8_e4m3fn with a scale for each row of activations and of weights."""
+
+    cache: bool = False
 
     def weight(self, weight: Tensor) -> Any:
         return portable.quantize_fp8(weight, "row")
@@ -88,11 +97,41 @@ class Fp8Rows(Scheme):
         return (codes.float() * scale).to(x.dtype)
 
 
+def scale_of(cache: Tensor) -> Tensor:
+    """Of a cache (sequences, tokens, key heads, columns): a scale for each key head, in float32."""
+    return cache.float().abs().amax((0, 1, 3)) / torch.finfo(_CODES).max
+
+
+def codes_of(cache: Tensor, scale: Tensor) -> Tensor:
+    largest = torch.finfo(_CODES).max
+    return (cache.float() * (1 / scale)[:, None]).clamp(-largest, largest).to(_CODES)
+
+
+_CODES = torch.float8_e4m3fn
+_PAGE = 16
+
+
 class _OfOperands(functions.Torch):
-    """Linears of the dequantised operands, in x's dtype."""
+    """Linears of the dequantised operands, in x's dtype, and attention over the dequantised cache."""
 
     def __init__(self, scheme: Scheme):
         self._scheme = scheme
+        self._scales: dict[Tensor, Tensor] = {}  # of caches, by the tensor itself
+
+    def rope_and_write(self, *given: Any) -> Tensor:
+        for cache in given[-2] if self._scheme.cache else ():
+            if cache not in self._scales:
+                self._scales[cache] = scale_of(cache)
+        return super().rope_and_write(*given)
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> Tensor:
+        if self._scheme.cache:
+            k, v = (self._cached(each) for each in (k, v))
+        return super().attention(q, k, v, *given)
+
+    def _cached(self, cache: Tensor) -> Tensor:
+        scale = self._scales[cache]
+        return (codes_of(cache, scale).float() * scale[:, None]).to(cache.dtype)
 
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
         codes = self._scheme.weight(weight.to(torch.bfloat16))  # a reference's weight is one in bfloat16
@@ -154,3 +193,58 @@ class PortableFp8(Portable):
         if activation != "silu":
             return portable.gelu_tanh_and_mul(both)
         return Rows(*portable.silu_and_mul_quant(both))
+
+
+@dataclass(frozen=True)
+class CodedCache:
+    """Keys and values in codes (pages, page size, key heads, columns), scales, and the pages of sequences."""
+
+    k: Tensor
+    v: Tensor
+    scales: dict[str, Tensor]
+    block_table: Tensor
+    seq_lens: Tensor
+
+    @classmethod
+    def of(cls, caches: Cache) -> CodedCache:
+        sequences, tokens = caches[0].shape[:2]
+        page = math.gcd(tokens, _PAGE)
+        scales = [scale_of(each) for each in caches]
+        k, v = (
+            codes_of(each, scale).reshape(-1, page, *each.shape[2:])
+            for each, scale in zip(caches, scales, strict=True)
+        )
+        pages = torch.arange(len(k), dtype=torch.int32, device=k.device).view(sequences, -1)
+        lengths = torch.full((sequences,), tokens, dtype=torch.int32, device=k.device)
+        return cls(k, v, {"k_scale": scales[0], "v_scale": scales[1]}, pages, lengths)
+
+
+class PortableFp8Cache(PortableFp8):
+    """The same with a KV cache in fp8, quantised at the first call and written by each."""
+
+    def __init__(self, scheme: Fp8Rows):
+        super().__init__(scheme)
+        self._caches: dict[Tensor, CodedCache] = {}  # by the keys' tensor
+
+    def rope_and_write(
+        self, q: Tensor, k: Tensor, v: Tensor, norms: tuple[Tensor, Tensor] | None, cos: Tensor, sin: Tensor,
+        positions: Tensor, eps: float, caches: Cache, slots: Tensor,
+    ) -> Tensor:  # fmt: skip
+        if caches[0] not in self._caches:
+            self._caches[caches[0]] = CodedCache.of(caches)
+        coded = self._caches[caches[0]]
+        if norms is None:
+            q, k = self.rope(q, k, cos, sin, positions, False)
+        else:
+            q, k = self.qk_norm_rope(q, k, *norms, cos, sin, positions, eps)
+        portable.kv_cache_write(k.flatten(0, 1), v.flatten(0, 1), coded.k, coded.v, slots, **coded.scales)
+        return q
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        coded = self._caches[k]
+        return portable.attention_paged(
+            *(q, coded.k, coded.v, coded.block_table, coded.seq_lens),
+            **{"scale": scale, "window": window, "softcap": softcap, **coded.scales},
+        )

@@ -53,6 +53,7 @@ CANDIDATES: Mapping[str, Candidate] = {
         Candidate("portable.compile", functions.Portable, compiled=True),
         Candidate("portable.inductor", functions.TorchWithPass, compiled=True, inductor_pass=True),
         Candidate("portable.fp8", quantized.PortableFp8, scheme=quantized.Fp8Rows()),
+        Candidate("portable.fp8_kv", quantized.PortableFp8Cache, scheme=quantized.Fp8Rows(cache=True)),
         Candidate("portable.int4", quantized.Portable, scheme=quantized.Int4()),
     )
 }

@@ -136,7 +136,7 @@ class TwiceTheScale(quantized.Fp8Rows):
 
 
 @pytest.mark.parametrize("model", ["llama", "gemma-2-9b"])
-@pytest.mark.parametrize("name", ["portable.int4", "portable.fp8"])
+@pytest.mark.parametrize("name", ["portable.int4", "portable.fp8", "portable.fp8_kv"])
 def test_a_quantised_step_is_as_near_as_torchs_of_the_same_operands(name, model):
     small = configs.tiny(configs.models()[model], configs.steps()["decode-1"])
     wanted = [steps.CANDIDATES["portable"], steps.CANDIDATES[name]]
@@ -144,8 +144,21 @@ def test_a_quantised_step_is_as_near_as_torchs_of_the_same_operands(name, model)
     assert [(each["name"], each["state"]) for each in found] == [("portable", "Pass"), (name, "Pass")]
 
 
+class ValuesScaledAsKeys(quantized.PortableFp8Cache):
+    def attention(self, q, k, *given):
+        coded = self._caches[k]
+        scales = dict.fromkeys(coded.scales, 2 * coded.scales["k_scale"])
+        self._caches[k] = replace(coded, scales=scales)
+        return super().attention(q, k, *given)
+
+
 @pytest.mark.parametrize(
-    "functions, wrong", [(quantized.Portable, NextZeroPoint), (quantized.PortableFp8, TwiceTheScale)]
+    "functions, wrong",
+    [
+        (quantized.Portable, NextZeroPoint),
+        (quantized.PortableFp8, TwiceTheScale),
+        (ValuesScaledAsKeys, lambda: quantized.Fp8Rows(cache=True)),
+    ],
 )
 def test_a_wrong_quantised_step_is_found(functions, wrong):
     small = configs.tiny(configs.models()["llama"], configs.steps()["decode-1"])
