@@ -33,13 +33,13 @@ from portable.conformance.execute.in_programs import (
     vmap,
 )
 from portable.conformance.execute.large_result import large_result
+from portable.conformance.execute.rows_alone import rows_alone
 from portable.conformance.execute.runner import Result, classify
 from portable.conformance.execute.samples import (
     Call,
     NotApplicable,
     Types,
     in_types,
-    most_leading,
     of_problems,
     results,
     said_dtypes,
@@ -115,37 +115,6 @@ def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
     if any(t.device != far for t in got):
         return "the result is not on the tensors' device"
     return None if same(tuple(t.to(device) for t in got), expected) else "on GPU 1 the result differs"
-
-
-def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
-    """A row gives the same bits alone and in a batch."""
-    if not (of_problems(spec) or (spec.leading == "same" and spec.cost.roof == "vector")):
-        raise NotApplicable("the op does not work row by row")
-
-    # Of 129 elements, which no vector divides, only a batch's first row is aligned. A plan may choose by the
-    # number of rows and by their length.
-    ways = [(48, 256), (48, 129), (200, 256), (48, 4096)][: 1 if spec.behaviour_case else None]
-
-    def check(types: Types) -> str | None:
-        return next(filter(None, (alone_and_in_a_batch(types, *way) for way in ways)), None)
-
-    def alone_and_in_a_batch(types: Types, count: int, size: int) -> str | None:
-        count = min(count, most_leading(spec, device))
-        tensors = sample(spec, device, lead=count, size=size, types=types)
-        whole = call(tensors)
-        for row in (0, 7, 47) if count * size < 1 << 14 else (0, count - 1):
-            if row >= count:
-                break
-            alone = call({
-                n: t if t is None or not spec.inputs[n].leading else t[row : row + 1]
-                for n, t in tensors.items()
-            })  # fmt: skip
-            for field, one, many in zip(results(spec, tensors), alone, whole, strict=True):
-                if field.leading and not torch.equal(one[0], many[row]):
-                    return f"row {row} of {size} alone differs from row {row} in a batch of {count}"
-        return None
-
-    return in_types(spec, check)
 
 
 def _floats(

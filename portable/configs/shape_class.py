@@ -1,8 +1,8 @@
 """The shape class of a call: the calls that a config measured on one of them is used for.
 
 A class fixes the types, the parameters and the order of matrices; each size keeps to a range
-between powers of two, and along memory also to being a multiple of 16 or not. The batch size has no part
-in it where the implementation promises a row the same bits whatever rows are beside it.
+between powers of two, and along memory also to being a multiple of 16 or not. The number of rows has a part
+in it as B only where the implementation does not promise a row the same bits whatever rows are beside it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def fact_names(spec: Spec) -> tuple[str, ...]:
 def class_names(spec: Spec, implementation: Implementation) -> tuple[str, ...]:
     """The facts that decide the class of a call."""
     params = [name for name, param in spec.params.items() if param.type in ("choice", "bool")]
-    batch = [] if implementation.batch_invariant else ["B"]
+    rows = spec.leading == "same" and any(each.leading for each in spec.inputs.values())
+    batch = ["B"] if rows and not implementation.batch_invariant else []
     return (*_types(spec), *params, *order_names(spec), *spec.axes, *batch)
 
 

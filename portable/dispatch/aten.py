@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from portable.dispatch import pins
 from portable.errors import ArgumentError, PortableError, listed, nearest
 from portable.runtime import detect
 from portable.spec import registry
@@ -68,7 +69,7 @@ def operators() -> Mapping[str, Override]:
 
 
 @contextlib.contextmanager
-def aten(ops: Iterable[str] | None = None) -> Iterator[Overrides]:
+def aten(ops: Iterable[str] | None = None, *, batch_invariant: bool = False) -> Iterator[Overrides]:
     """Within the block, these operators of torch run this package's kernels on the active device's tensors.
 
         with portable.aten() as overrides:
@@ -81,10 +82,17 @@ def aten(ops: Iterable[str] | None = None) -> Iterator[Overrides]:
     integer product, `addmm` with a beta) goes to torch, and `overrides` counts it with the reason. Results
     are those of the op: within its bound, not bit for bit torch's.
 
+    batch_invariant: our ops run as in `portable.using(batch_invariant=True)`: a row has the same bits
+    whatever rows are beside it, in backward passes too. Nothing that may break that goes to torch unseen: a
+    call of these operators that our op does not compute raises PortableError, unless no operand has floating
+    point numbers. Operators of torch that are not in `ops` are as they were.
+
     It holds for all threads. Code under torch.compile calls what Inductor chose and is not changed. Each call
-    costs the host some 10 us more than torch's. Raises ArgumentError for an operator that no op computes, and
-    PortableError where a block is active already.
+    costs the host some 10 us more than torch's. Raises ArgumentError for an operator that no op computes and
+    for a `batch_invariant` that is not True or False, and PortableError where a block is active already.
     """
+    if not isinstance(batch_invariant, bool):
+        raise ArgumentError(_NAME, pins.BATCH_INVARIANT, batch_invariant, "True or False")
     known = operators()
     names = tuple(known) if ops is None else tuple(dict.fromkeys(ops))
     for name in names:
@@ -100,7 +108,8 @@ def aten(ops: Iterable[str] | None = None) -> Iterator[Overrides]:
     library = torch.library.Library("aten", "IMPL")
     try:
         for name in names:
-            kernel = _kernel(name, known[name], torch.library.get_kernel(f"aten::{name}", key), found)
+            of_torch = torch.library.get_kernel(f"aten::{name}", key)
+            kernel = _kernel(name, known[name], of_torch, found, batch_invariant)
             with warnings.catch_warnings():  # torch warns of the first override
                 warnings.simplefilter("ignore")
                 library.impl(name, kernel, key, with_keyset=True, allow_override=True)
@@ -110,22 +119,41 @@ def aten(ops: Iterable[str] | None = None) -> Iterator[Overrides]:
         _lock.release()
 
 
-def _kernel(name: str, override: Override, of_torch: Any, found: Overrides) -> Callable[..., Any]:
+def _kernel(
+    name: str, override: Override, of_torch: Any, found: Overrides, batch_invariant: bool
+) -> Callable[..., Any]:
+    asked = pins.using(batch_invariant=True) if batch_invariant else contextlib.nullcontext()
+
     def kernel(keys: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         if getattr(_state, "busy", False):
             return of_torch.call_boxed(keys, *args, **kwargs)
         _state.busy = True
         try:
-            answer = _answer(override, args, kwargs)
+            with asked:
+                answer = _answer(override, args, kwargs)
         finally:
             _state.busy = False
         if not isinstance(answer, str):
             found.taken[name] += 1
             return answer
+        if batch_invariant and _floats(args, kwargs):
+            raise PortableError(
+                f"portable.aten(batch_invariant=True): no op computes this call of torch.ops.aten.{name}: "
+                f"{answer}. torch's own promises no row the same bits in every batch: change the call, or "
+                f"leave {name!r} out of `ops`"
+            )
         found.declined.setdefault(name, Counter())[answer] += 1
         return of_torch.call_boxed(keys, *args, **kwargs)
 
     return kernel
+
+
+def _floats(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a tensor among the arguments has floating point numbers, whose sums have an order."""
+    return any(
+        isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+        for x in (*args, *kwargs.values())
+    )
 
 
 def _answer(override: Override, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from portable.dispatch import arguments, compiled_call, fast_path
+from portable.dispatch import arguments, compiled_call, fast_path, pins, select
 from portable.errors import UnsupportedGradientError, UnsupportedTransformError
 from portable.spec import registry
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def compute(spec: Spec, inputs: Sequence[Any], params: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     """The outputs, in float32 or wider inside and rounded once; `params` are checked.
 
-    Raises UnsupportedGradientError where the spec has no torch implementation.
+    Raises UnsupportedGradientError where the spec has no torch implementation, and where batch_invariant is
+    asked for and that promises nothing.
     """
     axis = compiled_call.op_axis(spec, list(params.values()))
     given = [
@@ -60,6 +61,9 @@ def _widened(tensor: Any) -> Any:
 
 def _entry(spec: Spec) -> Entry:
     for each in spec.implementations:
+        if each.kind == "run" and pins.batch_invariant() and not each.batch_invariant:
+            reason = f"it is composed of torch's own operations: {select.MAY_DEPEND}"
+            raise UnsupportedGradientError(spec.op, reason, "Ask for it outside of the block")
         if each.kind == "run":
             return each.entry
     reason = "the spec has no torch implementation to differentiate"

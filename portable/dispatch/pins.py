@@ -1,4 +1,5 @@
-"""Choices that a user pins: `PORTABLE_BACKEND`, `PORTABLE_IMPL` and `with portable.using(...)`."""
+"""Choices that a user pins: `PORTABLE_BACKEND`, `PORTABLE_IMPL` and `with portable.using(...)`, which also
+says whether rows are to have the same bits in every batch (`batch_invariant`)."""
 
 from __future__ import annotations
 
@@ -9,20 +10,23 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from portable.errors import PinError, listed, nearest
+from portable.errors import ArgumentError, PinError, listed, nearest
+
+BATCH_INVARIANT = "batch_invariant"
 
 
-class Pins(dict[str, str]):
-    """Pins by op, never changed. Equal ones are one object (`_pins`), which a cache's key can hold."""
+class Pins(dict[str, Any]):
+    """Implementations by op, and under `BATCH_INVARIANT` a bool; never changed. Equal ones are one object
+    (`_pins`), which a cache's key can hold."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__  # type: ignore[assignment]
 
 
-_shared: dict[frozenset[tuple[str, str]], Pins] = {}
+_shared: dict[frozenset[tuple[str, Any]], Pins] = {}
 
 
-def _pins(pins: Mapping[str, str]) -> Pins:
+def _pins(pins: Mapping[str, Any]) -> Pins:
     return _shared.setdefault(frozenset(pins.items()), Pins(pins))
 
 
@@ -66,6 +70,11 @@ def pin(op: str) -> str | None:
     return _environment.get(op)
 
 
+def batch_invariant() -> bool:
+    """Whether only implementations run that give a row the same bits whatever rows are beside it."""
+    return _active.get().get(BATCH_INVARIANT, False)
+
+
 def source(op: str) -> str:
     """What pins `op`, for messages."""
     return "portable.using" if op in _active.get() else "PORTABLE_IMPL"
@@ -84,12 +93,20 @@ def restored(pins: Pins) -> Iterator[None]:
 class using(contextlib.ContextDecorator):
     """Pin implementations by name or language within a block: `with portable.using(softmax="triton"):`.
 
-    Holds for this thread or task. An internal op (`softmax_backward`) follows its op's language unless
-    pinned itself. Raises PinError for an op or implementation that is not there; a pinned
-    implementation that cannot run a call raises PinError at that call.
+    Holds for this thread or task, and for the backward passes of its calls. An internal op
+    (`softmax_backward`) follows its op's language unless pinned itself. With `batch_invariant=True` only
+    implementations run whose specs promise that a row, or a sequence, has the same bits whatever is beside
+    it and however many are; a block within may say False. A call that none of them computes raises
+    NoImplementationError, or PinError where an implementation is pinned that promises nothing.
+
+    Raises ArgumentError for a `batch_invariant` that is not True or False, and PinError for an op or
+    implementation that is not there; a pinned one that cannot run a call raises PinError at that call.
     """
 
-    def __init__(self, **pins: str):
+    def __init__(self, **pins: str | bool):
+        asked = pins.get(BATCH_INVARIANT, False)
+        if not isinstance(asked, bool):
+            raise ArgumentError("using", BATCH_INVARIANT, asked, "True or False")
         self._given = pins
 
     def __enter__(self) -> None:
@@ -108,7 +125,8 @@ class using(contextlib.ContextDecorator):
         at = next((i for i in reversed(range(len(entered))) if entered[i][0] is self), None)
         if at is None:
             why = "its block was left in another thread or task than it was entered in"
-            raise PinError(*next(iter(self._given.items()), ("", "")), why, "portable.using")
+            op, pinned = next(iter(self._given.items()), ("", ""))
+            raise PinError(op, str(pinned), why, "portable.using")
         kept, inside = entered[:at], entered[at][1]
         for each in [block for block, outer in entered[at + 1 :]]:
             kept, inside = (*kept, (each, inside)), each._inside(inside)
@@ -139,13 +157,15 @@ def _check_op(op: str, implementation: str, source: str) -> None:
         raise PinError(op, implementation, f"there is no op of that name.{hint}", source)
 
 
-def _check_pins(pins: Mapping[str, str]) -> None:
+def _check_pins(pins: Mapping[str, Any]) -> None:
     from portable.spec import registry
 
     for op, implementation in pins.items():
+        if op == BATCH_INVARIANT:
+            continue
         _check_op(op, implementation, "portable.using")
         spec = registry.spec(op)
         known = {impl.name for impl in spec.implementations}
         known |= {language for impl in spec.implementations for language in impl.languages}
         if implementation not in known:
-            raise PinError(op, implementation, f"the op has {listed(sorted(known))}", "portable.using")
+            raise PinError(op, str(implementation), f"the op has {listed(sorted(known))}", "portable.using")

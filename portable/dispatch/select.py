@@ -151,7 +151,9 @@ def evaluate(
     reason = reason or _dynamic_reason(implementation, signature)
     if reason is not None:
         return Candidate(implementation, False, reason)
-    config = lookup.resolve(signature.spec, implementation, backend, device, signature.facts)
+    # What a tuner measured may follow the number of rows.
+    tuned = not pins.batch_invariant()
+    config = lookup.resolve(signature.spec, implementation, backend, device, signature.facts, tuned=tuned)
     if implementation.kind == "run":
         return Candidate(implementation, True, "runs through torch's own kernels", config)
     planner = entry_function(implementation)
@@ -166,6 +168,9 @@ def entry_function(implementation: Implementation) -> Any:
     return registry.load_entry(implementation.entry)
 
 
+MAY_DEPEND = "a row's bits may depend on the other rows, and batch_invariant is asked for"
+
+
 def candidates(signature: CallSignature, backend: Backend, device: Device) -> Iterator[Candidate]:
     """Every implementation, evaluated in the spec's order; the first accepted one is chosen.
 
@@ -178,6 +183,10 @@ def candidates(signature: CallSignature, backend: Backend, device: Device) -> It
     ):
         if pin is not None and implementation.name not in pin[1]:
             yield Candidate(implementation, False, f"{pin[0]!r} is pinned")
+            continue
+        if pins.batch_invariant() and not implementation.batch_invariant:
+            reason = static_reason(implementation, backend, device) or MAY_DEPEND
+            yield Candidate(implementation, False, reason)
             continue
         candidate = evaluate(implementation, signature, backend, device)
         if candidate.accepted and not found:

@@ -266,8 +266,8 @@ class Rule:
 @dataclass(frozen=True, slots=True)
 class Implementation:
     """One way to compute the op. A `plan` entry plans launches; a `run` entry takes tensors itself. One that
-    is not `batch_invariant` may round a row differently with other rows beside it. `accumulation_ulp` is, by
-    arch, in the place of the tolerance's."""
+    is not `batch_invariant` may round a row differently with other rows beside it, and does not run where
+    that is asked for. `accumulation_ulp` is, by arch, in the place of the tolerance's."""
 
     name: str
     entry: Entry

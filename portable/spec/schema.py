@@ -371,8 +371,9 @@ IMPLEMENTATION = {
     ),
     "batch_invariant": Key(
         "bool",
-        "False where a row's bits may depend on the other rows; true by default. They may depend on whether"
-        " rows start at multiples of 16 bytes.",
+        "False where a row's bits may depend on the other rows, or the calls that it takes on how many there "
+        "are, unless others give the same bits; true by default. They may depend on whether rows start at "
+        "multiples of 16 bytes.",
         "false",
     ),
 }

@@ -10,8 +10,9 @@ import torch
 import portable
 from portable import errors
 from portable.conformance.cases.generate import required_params
-from portable.conformance.execute import behaviour
+from portable.conformance.execute import behaviour, runner
 from portable.conformance.execute.bad_calls import MISSING, bad_calls
+from portable.conformance.execute.rows_alone import rows_alone
 from portable.conformance.execute.samples import said_dtypes
 from portable.dispatch import dispatcher
 from portable.spec import registry
@@ -73,6 +74,75 @@ def test_rows_alone_asks_at_a_length_that_no_vector_divides(monkeypatch):
 
     result = ask(monkeypatch, "softmax", "rows_alone", by_alignment)
     assert result.message == "in float32, row 0 of 129 alone differs from row 0 in a batch of 48"
+
+
+def asked(op, wrong):
+    """What `rows_alone` says of a function in the place of an op."""
+    return rows_alone(behaviour.caller(registry.spec(op), wrong), registry.spec(op), CPU)
+
+
+def exact(*tensors):
+    """Sums of integers, which have no order."""
+    return [None if t is None else t.round().clamp(-3, 3) for t in tensors]
+
+
+@pytest.mark.parametrize("op, beside", [("matmul", "b"), ("linear", "weight"), ("gated_linear", "w_gate_up")])
+def test_rows_of_products_are_asked_by_their_number(op, beside):
+    def product(rows, weight, few=1.0):
+        rows, weight = exact(rows, weight)
+        made = rows @ (weight if beside == "b" else weight.reshape(-1, weight.shape[-1]).mT)
+        return made * (few if len(rows) == 17 else 1.0)
+
+    rows = "a" if op == "matmul" else "x"
+
+    def by_name(few):
+        return lambda **given: product(given[rows], given[beside], few)
+
+    assert asked(op, by_name(1.0)) is None
+    assert "differ between a call of 17 and one of 200" in asked(op, by_name(1 + 2.0**-7))
+
+
+def test_a_product_of_matrices_that_lie_the_other_way_is_asked_too():
+    def by_columns(a, b, precision="ieee"):
+        a, b = exact(a, b)
+        return a @ b
+
+    def of_layout(a, b, precision="ieee"):
+        few = 1.0 if b.is_contiguous() or len(a) > 1 else 1 + 2.0**-7
+        return by_columns(a, b) * few
+
+    assert asked("matmul", by_columns) is None
+    assert "differ between a call of 1 and one of 200" in asked("matmul", of_layout)
+
+
+def test_a_count_that_is_refused_is_left_out_and_all_of_them_raise():
+    def many(a, b, precision="ieee"):
+        if len(a) < 65:
+            raise errors.PinError("matmul", "many", "too few rows")
+        return a.float() @ b.float() * 0
+
+    assert asked("matmul", many) is None
+
+    def none(a, b, precision="ieee"):
+        raise errors.PinError("matmul", "none", "it takes nothing")
+
+    with pytest.raises(errors.PinError, match="it takes nothing"):
+        asked("matmul", none)
+
+
+@pytest.mark.parametrize("op", ["attention", "attention_paged", "attention_varlen"])
+def test_sequences_are_asked_alone_and_beside_others(op):
+    spec = registry.spec(op)
+    right = runner.function(op)
+
+    def by_count(**given):
+        o, lse = right(**given)
+        several = len(given["cu_seqlens_q"]) > 2 if op == "attention_varlen" else len(given["q"]) > 1
+        return (o if several else 1.5 * o), lse
+
+    wrong = rows_alone(behaviour.caller(spec, by_count), spec, CPU)
+    assert wrong is not None and "differ" in wrong
+    assert rows_alone(behaviour.caller(spec, right), spec, CPU) is None
 
 
 def test_an_implementation_of_one_type_is_asked_in_that(monkeypatch):
@@ -231,7 +301,7 @@ def test_an_exception_is_a_crash(monkeypatch):
 @pytest.mark.parametrize(
     "op, name, state",
     [
-        ("scaled_mm", "rows_alone", "NotSupported"),  # no leading dimensions
+        ("scaled_mm", "rows_alone", "NotSupported"),  # torch's promise nothing
         ("scaled_mm", "scaling", "Pass"),  # fp8 holds few powers of two
     ],
 )
