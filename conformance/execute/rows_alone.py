@@ -169,7 +169,7 @@ def _ways(spec: Spec, gpu: bool) -> Iterator[_Way]:
                 yield _Way(own, params, 3, (1, 3, 64) if gpu else (1, 3), "sequence", absent)
     elif _row_axis(spec) or (led and spec.leading == "same"):
         for columns, depth in (*_PRODUCTS, *(_LARGE_PRODUCTS if gpu else ())):
-            sizes = {"N": columns, "K": depth, "H": depth // 2}
+            sizes = {"N": columns, "K": depth, "H": depth // 2, "J": depth // 8}
             sizes |= {"G": -(-depth // 128), "P": min(depth // 2, 64)}
             own = {axis: sizes[axis] for axis in spec.axes if axis != "M"}
             counts = (1, 17, 65, 200, *((1_000, 4_096) if gpu else ()))
