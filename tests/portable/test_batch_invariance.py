@@ -197,8 +197,8 @@ def test_every_product_of_torch_s_promises_nothing():
     "op, names",
     [
         ("matmul", {"skinny", "splitk", "mfma_splitk", "bf16x6", "triton"}),
-        ("linear", {"skinny", "mfma_splitk", "triton"}),
-        ("int4_mm", {"mma", "skinny"}),
+        ("linear", {"skinny", "skinny_constant_weight", "mfma_splitk", "triton"}),
+        ("int4_mm", {"splitk", "mma", "skinny"}),
         ("scaled_mm", {"triton"}),
         ("scaled_mm_block", {"triton"}),
     ],
