@@ -137,6 +137,12 @@ def test_the_readme_s_decode_steps_are_those_of_the_record(step):
     assert cells == [f"{paired[name]:.2f}" for name in names]
 
 
+def test_the_readme_s_mutants_are_those_of_the_page():
+    page, readme = ((ROOT / name).read_text() for name in ("docs/mutants.md", "README.md"))
+    (count,) = re.findall(r"^(\d+) mutants, \1 rejected, \*\*0 survived\*\*", page, re.M)
+    assert f"[{count} mutants](docs/mutants.md)" in readme
+
+
 def test_the_sweeps_conform():
     for each in (FIRST, SECOND):
         assert {one["state"] for one in each["timings"]} <= {"Pass", "PerfWarning"}
