@@ -106,9 +106,13 @@ class Torch:
             q, k = self.rope(q, k, cos, sin, positions, False)
         else:
             q, k = self.qk_norm_rope(q, k, *norms, cos, sin, positions, eps)
+        self.write(k, v, caches, slots)
+        return q
+
+    def write(self, k: Tensor, v: Tensor, caches: Cache, slots: Tensor) -> None:
+        """Keys and values of one token of each sequence into the caches."""
         for cache, new in zip(caches, (k, v), strict=True):
             cache.index_copy_(1, slots, new)
-        return q
 
     def gated_mlp(self, x: Tensor, gate_up: Tensor, activation: str) -> Tensor:
         """act(x @ gate.T) * (x @ up.T), the weights one above the other."""

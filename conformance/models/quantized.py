@@ -226,19 +226,13 @@ class PortableFp8Cache(PortableFp8):
         super().__init__(scheme)
         self._caches: dict[Tensor, CodedCache] = {}  # by the keys' tensor
 
-    def rope_and_write(
-        self, q: Tensor, k: Tensor, v: Tensor, norms: tuple[Tensor, Tensor] | None, cos: Tensor, sin: Tensor,
-        positions: Tensor, eps: float, caches: Cache, slots: Tensor,
-    ) -> Tensor:  # fmt: skip
+    rope_and_write = functions.Torch.rope_and_write  # no kernel that rotates writes codes
+
+    def write(self, k: Tensor, v: Tensor, caches: Cache, slots: Tensor) -> None:
         if caches[0] not in self._caches:
             self._caches[caches[0]] = CodedCache.of(caches)
         coded = self._caches[caches[0]]
-        if norms is None:
-            q, k = self.rope(q, k, cos, sin, positions, False)
-        else:
-            q, k = self.qk_norm_rope(q, k, *norms, cos, sin, positions, eps)
         portable.kv_cache_write(k.flatten(0, 1), v.flatten(0, 1), coded.k, coded.v, slots, **coded.scales)
-        return q
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None
