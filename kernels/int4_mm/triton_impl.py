@@ -20,9 +20,9 @@ import triton.language as tl
 
 from portable.dtypes import itemsize
 from portable.kernels._lib.triton.pdl import enter_pdl, pdl_constant
-from portable.kernels._lib.triton.rows import MAX_GRID, divisible
+from portable.kernels._lib.triton.rows import divisible
 from portable.kernels.int4_mm.reference import ZERO_POINT
-from portable.kernels.matmul.triton.plan import COMPILER
+from portable.kernels.matmul.triton.plan import COMPILER, too_large
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
 from portable.layout import ceil_div, next_power_of_2, rows
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel, Workspace
@@ -45,8 +45,8 @@ def even_and_odd(
     x_ptr, x_stride, halves_ptr, sums_ptr, M, G, P,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One group of ROWS rows of x [M, 2 * G * P] to halves [M, 2, G * P], and where asked for its sums in
-    float32 to sums [M, G]."""
+    """One group of ROWS rows of x [M, 2 * G * P], deinterleaved, to halves [M, 2, G * P], and where asked for
+    its sums in float32 to sums [M, G]."""
     enter_pdl(PDL)
     P = divisible(P, UNIT)
     row, group = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1).to(tl.int64)
@@ -83,8 +83,8 @@ def load_pairs(x_ptrs, pair, inside, ALIGNED: tl.constexpr):
 
 @triton.jit
 def biased(codes, dtype: tl.constexpr):
-    """Integers from 0 to 16, in int16, as numbers of dtype: in 16 bits plus 128 or 1024, whose units they are
-    the last bits of."""
+    """Integers from 0 to 16, in int16, as numbers of dtype: in 16 bits plus a magic number, 128 or 1024, of
+    whose mantissa they are the last bits."""
     if dtype == tl.bfloat16:
         return (codes | 0x4300).to(tl.bfloat16, bitcast=True)
     elif dtype == tl.float16:
@@ -221,7 +221,7 @@ def many_rows(call: Call) -> Plan | Rejected:
     view, N = rows(call["x"]), call["weight"].shape[0]
     config = fitted(call, call.config)
     tiles = ceil_div(view.count, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"])
-    if rejected := too_large(call, config, tiles):
+    if rejected := unfit(call, config, tiles):
         return rejected
     return Plan((*halved(call), tile_launch(call, config, tiles)), workspaces(call))
 
@@ -234,7 +234,7 @@ def few_rows(call: Call) -> Plan | Rejected:
         return Rejected(f"{M} rows: more than {FEW}")
     config = fitted(call, {"BLOCK_M": FEW, "GROUP_M": 1, **call.config})
     columns = ceil_div(N, config["BLOCK_N"])
-    if rejected := too_large(call, config, columns):
+    if rejected := unfit(call, config, columns):
         return rejected
     total = G * ceil_div(P, config["BLOCK_K"])
     splits = config["SPLITS"] or min(SPLITS, PROGRAMS * call.device.multiprocessors // max(1, columns))
@@ -316,18 +316,11 @@ def fitted(call: Call, config: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def too_large(call: Call, config: Mapping[str, Any], tiles: int) -> Rejected | None:
+def unfit(call: Call, config: Mapping[str, Any], tiles: int) -> Rejected | None:
     """Why a product of so many tiles is beyond the kernel or the GPU."""
-    view, (N, G, P), device = rows(call["x"]), call["weight"].shape, call.device
-    if max(view.count, N, 2 * G * P) > 2**31 - 1 - 256:
-        return Rejected("row and column indices exceed 32 bits")
-    if tiles > MAX_GRID:
-        return Rejected(f"{tiles} tiles exceed a grid of {MAX_GRID}")
-    needed = shared_bytes(config, itemsize(call["x"].dtype))
-    if needed > device.shared_memory:
-        most = device.shared_memory
-        return Rejected(f"the config needs {needed} bytes of shared memory; {device.arch} has {most}")
-    return None
+    view, (N, G, P) = rows(call["x"]), call["weight"].shape
+    shared = shared_bytes(config, itemsize(call["x"].dtype))
+    return too_large((view.count, N, 2 * G * P), tiles, shared, call.device)
 
 
 def shared_bytes(config: Mapping[str, Any], size: int) -> int:

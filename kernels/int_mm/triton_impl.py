@@ -129,7 +129,7 @@ def _plan(call: Call, product: Problem, scales: tuple[Scale, ...]) -> Plan | Rej
     needed = shared_bytes(product, config, device)
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     tiles = ceil_div(M, block_m) * ceil_div(N, block_n)
-    if rejected := too_large(product, tiles, needed, device):
+    if rejected := too_large((product.M, product.N, product.K), tiles, needed, device):
         return rejected
 
     pdl = uses_pdl(device, needed)

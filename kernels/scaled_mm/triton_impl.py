@@ -206,7 +206,7 @@ def plan_pointers(problem: ScaledProblem, call: Call) -> Plan | Rejected:
     needed = shared_bytes(product, config, device)
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     tiles = ceil_div(product.M, block_m) * ceil_div(product.N, block_n)
-    if rejected := too_large(product, tiles, needed, device):
+    if rejected := too_large((product.M, product.N, product.K), tiles, needed, device):
         return rejected
 
     pdl = uses_pdl(device, needed)

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
-from portable.kernels._lib.triton.rows import MAX_GRID, divisible
-from portable.kernels.matmul.triton.plan import COMPILER
+from portable.kernels._lib.triton.rows import divisible
+from portable.kernels.matmul.triton.plan import COMPILER, too_large
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
 from portable.layout import ceil_div, rows
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
@@ -82,14 +82,9 @@ def product(call: Call) -> Plan | Rejected:
     view, (N, J) = rows(call["x"]), call["meta"].shape
     M, config = view.count, fitted(call)
     tiles = ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"])
-    if max(M, N, 8 * J) > 2**31 - 1 - 512:
-        return Rejected("row and column indices exceed 32 bits")
-    if tiles > MAX_GRID:
-        return Rejected(f"{tiles} tiles exceed a grid of {MAX_GRID}")
     needed = shared_bytes(config, itemsize(call["x"].dtype))
-    if needed > call.device.shared_memory:
-        most = call.device.shared_memory
-        return Rejected(f"the config needs {needed} bytes of shared memory; {call.device.arch} has {most}")
+    if rejected := too_large((M, N, 8 * J), tiles, needed, call.device, 512):
+        return rejected
     unit, bias = unit_of(call), call.has("bias")
     constants = [
         *(() if bias else (("bias_ptr", None),)),

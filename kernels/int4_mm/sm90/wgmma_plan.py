@@ -10,7 +10,7 @@ from typing import NamedTuple
 from portable import dtypes
 from portable.kernels.int4_mm.reference import ZERO_POINT
 from portable.kernels.matmul.launch_args import ACTIVATIONS, GROUP_M, MAX_EXTENT, MAX_TILES, ceil
-from portable.kernels.matmul.sm90.splitk_plan import even_occupancy
+from portable.kernels.matmul.sm90 import splitk_plan
 from portable.kernels.scaled_mm.problem import pointer
 from portable.layout import rows
 from portable.plan import (
@@ -30,8 +30,6 @@ from portable.plan import (
 _SOURCE = Path(__file__).with_name("wgmma.cu")
 _SUMS_SOURCE = Path(__file__).with_name("chunk_sums.cu")
 _SUMS_ROWS, _SUMS_STEPS = 8, 8  # of a block of chunk_sums.cu
-_REDUCE_SOURCE = _SOURCE.parents[2] / "matmul/sm90/splitk_reduce.cu"
-_REDUCE_THREADS = 256
 _SUMS, _PARTIALS = "chunk_sums", "partials"
 _OF_GROUPS = ("scale", "zero_point", "offset")
 _CHUNKS = (128, 64, 32)
@@ -45,8 +43,6 @@ _STEPS = {128: 710, 64: 530}  # clocks of a multiprocessor for 64 k of a tile, b
 
 
 _FEW, _MOST_PARTS = 32, 16  # rows that mma.cu takes better; parts of a tile
-# As matmul's split-K has them: clocks of the reduction's launch, bytes of sums written and read per clock.
-_REDUCE, _BYTES = 2600.0, 1300.0
 
 
 class _Tiles(NamedTuple):
@@ -61,7 +57,7 @@ class _Tiles(NamedTuple):
         waves = ceil(self.tiles * self.parts, device.multiprocessors)
         found = waves * (self.stages * (_WEIGHT_K // _X_K) * _STEPS[self.rows] + _EPILOGUE)
         added = self.tiles * self.parts * self.rows * _TILE_N * 4
-        return found + (_REDUCE + added / _BYTES if self.parts > 1 else 0.0)
+        return found + (splitk_plan.REDUCE + added / splitk_plan.BYTES if self.parts > 1 else 0.0)
 
 
 def _tiles(call: Call, M: int, N: int, K: int, most_parts: int = 1) -> _Tiles:
@@ -174,26 +170,7 @@ def _planned(call: Call, chosen: _Tiles) -> Plan | Rejected:
 def _reduction(call: Call, chosen: _Tiles) -> Launch:
     """The product is y.T there, as in wgmma.cu, whose first parts hold the bias."""
     M, N, K, _ = _sizes(call)
-    grid = (chosen.tiles, _TILE_N * chosen.rows // 4 // _REDUCE_THREADS, 1)
-    kernel = NativeKernel(
-        _REDUCE_SOURCE,
-        "matmul_splitk_reduce",
-        threads=_REDUCE_THREADS,
-        defines=(
-            ("ELEMENT", dtypes.of(call["x"].dtype).c),
-            ("TILE_M", _TILE_N),
-            ("TILE_N", chosen.rows),
-            ("CLUSTER_M", 1),
-            ("CLUSTER_N", 1),
-            ("GROUP_M", GROUP_M),
-            ("THREADS", _REDUCE_THREADS),
-            ("C_CONTIGUOUS", 0),
-            ("BIAS", 0),
-            ("ACTIVATION", ACTIVATIONS[None]),
-        ),
-        shared=even_occupancy(grid[0] * grid[1], call.device),
-        pdl=True,
-    )
+    defines = (("C_CONTIGUOUS", 0), ("BIAS", 0), ("ACTIVATION", ACTIVATIONS[None]))
     counts = {
         "whole": 0,
         "k_splits": chosen.parts,
@@ -206,13 +183,13 @@ def _reduction(call: Call, chosen: _Tiles) -> Launch:
     steps = {"a_leading": 0, "b_leading": 0, "c_row": 1, "c_col": N}
     steps |= {f"{name}_{place}": 0 for name in "abc" for place in ("outer", "inner")}
     args: tuple[tuple[str, Argument], ...] = (
-        ("partials", Pointer(_PARTIALS, True)),
         ("bias", Scalar("i64", 0)),
         ("c", Pointer("y", True)),
         *((name, Scalar("i32", value)) for name, value in counts.items()),
         *((name, Scalar("i64", value)) for name, value in steps.items()),
     )
-    return Launch(kernel, grid, args)
+    tile = splitk_plan.WgmmaTile(chosen.rows, 0, m=_TILE_N, group_m=GROUP_M)
+    return splitk_plan.reduction(tile, chosen.tiles, call["x"].dtype, call.device, defines, args)
 
 
 def _strides(call: Call) -> list[tuple[str, Argument]]:

@@ -3,6 +3,7 @@ tiles, in `k_splits` parts along K, and splitk_reduce.cu adds the partial sums."
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,18 @@ from portable.kernels.matmul.sm90.wgmma_plan import (
     unsuited,
     wgmma_tile,
 )
-from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
+from portable.plan import (
+    Argument,
+    Call,
+    Device,
+    Launch,
+    NativeKernel,
+    Plan,
+    Pointer,
+    Rejected,
+    Scalar,
+    Workspace,
+)
 
 _SOURCE = Path(__file__).with_name("splitk_reduce.cu")
 _SHAPES = (
@@ -42,7 +54,7 @@ _SHAPES = (
 _MIN_STEPS, _MAX_K_SPLITS = 4, 32  # steps of 64 k in a split
 # Measured 2026-11-22. Clocks of the reduction's launch, bytes of partial sums written and read per clock,
 # splits the reduction reads at once, and clocks of every further read.
-_REDUCE, _BYTES, _AT_ONCE, _FURTHER_READ = 2600.0, 1300.0, 8, 6000.0
+REDUCE, BYTES, _AT_ONCE, _FURTHER_READ = 2600.0, 1300.0, 8, 6000.0
 _WORTH = 0.9  # of the time without split-K
 _REDUCE_THREADS, _MAX_RESIDENT = 256, 8
 
@@ -68,8 +80,8 @@ class SplitKConfig(NamedTuple):
         costs = Costs(problem, device)
         whole = ceil(self.whole, self.clusters) * costs.of_tile(self.tile)
         costs.steps = ceil(costs.steps, self.k_splits)
-        added = self.elements(problem) * 4 / _BYTES + (ceil(self.k_splits, _AT_ONCE) - 1) * _FURTHER_READ
-        return whole + costs.of_tile(self.tile) + _REDUCE + added
+        added = self.elements(problem) * 4 / BYTES + (ceil(self.k_splits, _AT_ONCE) - 1) * _FURTHER_READ
+        return whole + costs.of_tile(self.tile) + REDUCE + added
 
 
 def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[SplitKConfig]:
@@ -119,48 +131,58 @@ def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:
 plan = for_call(plan_splitk)
 
 
-def even_occupancy(blocks: int, device: Device) -> int:
+def _even_occupancy(blocks: int, device: Device) -> int:
     """Shared memory that keeps the blocks of a PDL launch from crowding on the first free multiprocessors."""
     each = min(ceil(blocks, device.multiprocessors), _MAX_RESIDENT)
     return (device.shared_memory // each - 1024) // 1024 * 1024
 
 
-def planned(copies: Realigned, problem: Problem, call: Call, split: SplitKConfig) -> Plan:
-    tile = split.tile._replace(group_m=group_m_of(problem))
-    grid = (split.blocks(problem) // split.k_splits, tile.m * tile.n // 4 // _REDUCE_THREADS, 1)
-    blocks = grid[0] * grid[1]
+def reduction(
+    tile: WgmmaTile,
+    tiles: int,
+    dtype: str,
+    device: Device,
+    defines: Sequence[tuple[str, int]],
+    args: Sequence[tuple[str, Argument]],
+) -> Launch:
+    """splitk_reduce.cu over the partial sums of so many tiles, where a wgmma kernel's threads hold them as
+    wgmma.cu's do; `defines` and `args`: those behind the tile's and behind the partial sums."""
+    grid = (tiles, tile.m * tile.n // 4 // _REDUCE_THREADS, 1)
     kernel = NativeKernel(
         _SOURCE,
         "matmul_splitk_reduce",
         threads=_REDUCE_THREADS,
         defines=(
-            ("ELEMENT", dtypes.of(problem.dtype).c),
+            ("ELEMENT", dtypes.of(dtype).c),
             ("TILE_M", tile.m),
             ("TILE_N", tile.n),
             ("CLUSTER_M", tile.cluster_m),
             ("CLUSTER_N", tile.cluster_n),
             ("GROUP_M", tile.group_m),
             ("THREADS", _REDUCE_THREADS),
-            ("C_CONTIGUOUS", int(problem.c.col == 1)),
-            ("BIAS", int(problem.bias is not None)),
-            ("ACTIVATION", ACTIVATIONS[problem.activation]),
-            *preactivation_define(problem),
+            *defines,
         ),
-        shared=even_occupancy(blocks, call.device),
+        shared=_even_occupancy(grid[0] * grid[1], device),
         pdl=True,
+    )
+    return Launch(kernel, grid, (("partials", Pointer("partials", True)), *args))
+
+
+def planned(copies: Realigned, problem: Problem, call: Call, split: SplitKConfig) -> Plan:
+    tile = split.tile._replace(group_m=group_m_of(problem))
+    defines = (
+        ("C_CONTIGUOUS", int(problem.c.col == 1)),
+        ("BIAS", int(problem.bias is not None)),
+        ("ACTIVATION", ACTIVATIONS[problem.activation]),
+        *preactivation_define(problem),
     )
     counts = (("whole", Scalar("i32", split.whole)), ("k_splits", Scalar("i32", split.k_splits)))
     outputs = (("c", pointer(problem.c)), *z_pointer(problem))
-    args = (
-        ("partials", Pointer("partials", True)),
-        ("bias", bias(problem)),
-        *outputs,
-        *counts,
-        *sizes(problem),
-    )
+    args = (("bias", bias(problem)), *outputs, *counts, *sizes(problem))
+    tiles = split.blocks(problem) // split.k_splits
     launches = (
         *copies.launches,
         launch(problem, call, tile, False, SplitK(split.whole, split.k_splits, split.clusters)),
-        Launch(kernel, grid, args),
+        reduction(tile, tiles, problem.dtype, call.device, defines, args),
     )
     return Plan(launches, (*copies.workspaces, Workspace("partials", (split.elements(problem),), "float32")))

@@ -8,7 +8,7 @@ config."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import triton
@@ -161,7 +161,7 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
     config["BLOCK_N"] = c_columns(problem, config)
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     tiles = ceil_div(problem.M, block_m) * ceil_div(problem.N, block_n)
-    if rejected := too_large(problem, tiles * problem.batches, needed, call.device):
+    if rejected := too_large((problem.M, problem.N, problem.K), tiles * problem.batches, needed, call.device):
         return rejected
 
     pdl = uses_pdl(call.device, needed)
@@ -213,9 +213,12 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
     return Plan((Launch(kernel, (tiles * problem.batches, 1, 1), tuple(args)),))
 
 
-def too_large(problem: Problem, tiles: int, shared: int, device: Device) -> Rejected | None:
-    """Why a product, of so many tiles and bytes of shared memory, is beyond the kernel or the GPU."""
-    if max(problem.M, problem.N, problem.K) > 2**31 - 1 - 256:
+def too_large(
+    sizes: Sequence[int], tiles: int, shared: int, device: Device, step: int = 256
+) -> Rejected | None:
+    """Why a product of sizes M, N and K, of so many tiles and bytes of shared memory, is beyond the kernel or
+    the GPU; a tile or step along k has at most `step` rows or columns."""
+    if max(sizes) > 2**31 - 1 - step:
         return Rejected("row and column indices exceed 32 bits")
     if tiles > MAX_GRID:
         return Rejected(f"{tiles} tiles exceed a grid of {MAX_GRID}")

@@ -117,7 +117,7 @@ def _plan(call: Call, size: int, scale_format: Any, whole: tuple[str, ...]) -> P
     config = fitted(call.config, unit, device, native=False)
     needed = shared_bytes(product, config, device)
     tiles = ceil_div(product.M, config["BLOCK_M"]) * ceil_div(product.N, config["BLOCK_N"])
-    if rejected := too_large(product, tiles, needed, device):
+    if rejected := too_large((product.M, product.N, product.K), tiles, needed, device):
         return rejected
     pdl = uses_pdl(device, needed)
     constants = [
