@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     merging = command("merge", merge_command, "Make one record of the shards of a run.")
     merging.add_argument("out", metavar="OUT.json")
     merging.add_argument("records", nargs="+", metavar="SHARD.json")
-    reporting = command("report", report_command, "Write a record as a page, or for a CI system.")
+    reporting = command("report", report_command, "Print a record, or write it as a page or for a CI system.")
     reporting.add_argument("record_file", metavar="FILE.json")
     reporting.add_argument("--junit", metavar="FILE.xml")
     reporting.add_argument("--html", metavar="FILE.html")
@@ -221,10 +221,15 @@ def merge_command(args: Any) -> int:
 
 
 def report_command(args: Any) -> int:
-    if not (args.junit or args.html):
-        raise UsageError("report: name a file with --html or --junit")
     found = record.read(args.record_file)
     summary.write_reports(found, args)
+    if not (args.junit or args.html):
+        summary.table(found)
+        if found["timings"]:
+            summary.timings(found["timings"], found["roof"])
+        if found.get("modelled"):
+            summary.modelled_times(found["modelled"])
+        print(f"{summary.verdict(found)}, on {found['header']['device']}")
     return CONFORMING if record.conforming(found) else NOT_CONFORMING
 
 

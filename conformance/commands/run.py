@@ -18,13 +18,12 @@ from portable.conformance.execute import device, manifest, waivers
 from portable.conformance.interrupts import interrupts
 from portable.conformance.progress import Progress
 from portable.conformance.records import record
-from portable.conformance.report.summary import table, verdict, written
+from portable.conformance.report.summary import modelled_times, table, timings, verdict, written
 from portable.conformance.text import (
     UsageError,
     discard_stdout,
     escape_unencodable,
     pluralize,
-    print_table,
 )
 from portable.conformance.workers.pool import Pool, Task, run_in_process
 from portable.runtime import detect
@@ -173,8 +172,6 @@ def _fuzz(run: Run, args: Any, workers: int) -> None:
 
 
 def _bench(run: Run, args: Any, workers: int) -> None:
-    from portable.conformance.perf import bench
-
     for groups in [None] * args.bench + [args.sweep] * (args.sweep is not None):
         ops = [op for op in run.impls if groups is not None or registry.spec(op).bench]
         request = {"bench": ops, "impls": run.head["selection"]["impls"], "groups": groups,
@@ -189,15 +186,12 @@ def _bench(run: Run, args: Any, workers: int) -> None:
                     if timed := message.get("timing"):
                         print(f"  timed {timed['case']} on {timed['impl']}", flush=True)
                         checkpoint()
-    head, rows, notes = bench.table(run.timings, run.roof or {})
-    print_table(head, rows)
-    print("\n".join(notes))
+    timings(run.timings, run.roof or {})
 
 
 def _model(run: Run, args: Any, workers: int) -> None:
     """The bench cases by the timing model, each in the worker that is free."""
     from portable.conformance.perf import bench
-    from portable.conformance.records import modelled
 
     roof = detect.main_backend().modelled_roof()
     assert roof is not None  # the arguments were checked
@@ -217,9 +211,7 @@ def _model(run: Run, args: Any, workers: int) -> None:
                 checkpoint()
     order = {op: number for number, op in enumerate(run.impls)}
     run.modelled["times"].sort(key=lambda each: (order[each["op"]], each["case"]))
-    head, rows, notes = modelled.table(run.modelled)
-    print_table(head, rows)
-    print("\n".join(notes))
+    modelled_times(run.modelled)
 
 
 # The end ------------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from portable.conformance.records import record
+from portable.conformance.perf import bench
+from portable.conformance.records import modelled, record
 from portable.conformance.text import number, print_table
 
 
@@ -55,3 +56,18 @@ def table(found: dict[str, Any]) -> None:
         rows.append((each.op, each.impl, judged, f"{tally.declined:,}", states or "-", ratio, case))
     head = ("op", "implementation", "judged", "declined", "states", "worst |err|/bound", "in case")
     print_table(head, rows)
+
+
+def timings(entries: Sequence[bench.Entry], roof: Mapping[str, float]) -> None:
+    """Print what `--bench` or `--sweep` timed, and which bars were met."""
+    _printed(*bench.table(entries, roof))
+
+
+def modelled_times(found: Mapping[str, Any]) -> None:
+    """Print what `--model` computed: not measured."""
+    _printed(*modelled.table(found))
+
+
+def _printed(head: Sequence[str], rows: list[list[str]], notes: Iterable[str]) -> None:
+    print_table(head, rows)
+    print("\n".join(notes))

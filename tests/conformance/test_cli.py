@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from portable.conformance.report import summary
 
 from .sample_record import sample_record
 
+RESULTS = Path(__file__).resolve().parents[2] / "conformance/results"
 RUN = ["run", "--device", "cpu", "-j", "0"]
 """In this process, where the toy op is."""
 
@@ -124,7 +126,7 @@ def test_listing(norm, capsys):
         (["run", "--ops", "toy_norm", "--html", "/no/such/folder/r.html"], "--html"),
         (["run", "--ops", "toy_norm", "--resume"], "name it with --record"),
         (["report", "/no/such/record.json", "--html", "x.html"], "/no/such/record.json: No such file"),
-        (["report", "/etc/hostname"], "--html or --junit"),
+        (["report", "/etc/hostname"], "/etc/hostname: not JSON"),
         (["report", "/etc/hostname", "--junit", "x.xml"], "/etc/hostname: not JSON"),
         (["compare", "/etc/hostname", "/etc/hostname"], "not JSON"),
         (["merge", "out.json", "/etc/hostname"], "not JSON"),
@@ -223,8 +225,23 @@ def test_merging_the_shards_of_a_run_gives_the_run(norm, tmp_path, capsys):
     assert content(merged) == content(whole)
     pages = ["--junit", str(tmp_path / "m.xml"), "--html", str(tmp_path / "m.html")]
     assert cli.main(["report", merged, *pages]) == 0
+    capsys.readouterr()
+    assert cli.main(["report", merged]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].split()[:2] == ["toy_norm", "plain"]
+    assert said[-1].startswith("CONFORMS: ")
     assert cli.main(["merge", merged, files[0]]) == 1
     capsys.readouterr()
+
+
+def test_a_record_of_a_sweep_is_printed_with_its_bars(capsys):
+    assert cli.main(["report", str(RESULTS / "h200/sweep-16.json.gz")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("sparse_mm/bfloat16/N=8192") and "x dense" not in line for line in said)
+    assert any(
+        line.startswith("met: products of 2:4 weights, sparse_mm on wgmma over dense") for line in said
+    )
+    assert said[-1].endswith("on NVIDIA H200")
 
 
 def test_a_missing_device_is_three(norm, monkeypatch, capsys):
