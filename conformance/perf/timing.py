@@ -112,9 +112,9 @@ def _product(
     device: torch.device, dtype: torch.dtype | None
 ) -> tuple[Callable[[Any], object], Sequence[Any], float]:
     """A product that lasts a few milliseconds, and its flops; in 8 bits of a column-major right side, as the
-    library takes it, in fp8 with one scale of 1 for each side and fast accumulation, its fastest. Matrix units
-    multiply int8 as fast as fp8, and the library's product of int8 is far from it (H200: 0.96 and 1.5 PFLOP/s),
-    so fp8's stands for both."""
+    library takes it, in fp8 with one scale of 1 for each side and fast accumulation, its fastest. Matrix
+    units multiply int8 as fast as fp8, and the library's product of int8 is far from it (H200: 0.96 and
+    1.5 PFLOP/s), so fp8's stands for both."""
     size = 4096 if dtype is torch.float32 else 8192
     if dtype is torch.int8:
         found = _product(device, torch.float8_e4m3fn)
