@@ -24,7 +24,14 @@ DEVICE void grid_dependency_wait() {
 }
 
 // The first statement of a kernel that has nothing to do before the wait.
+//
+// Blocks that call launch_dependents start at 0.8 a nanosecond at most, over a whole H200 and with or without the
+// attribute; others at 1.0 to 1.4 (2026-11-27, four kernels of 32768 to 513024 blocks). So a grid of more blocks than
+// a GPU holds leaves it to their ends, which count as the call.
 DEVICE void enter_pdl() {
-    launch_dependents();
+#if __CUDA_ARCH__ >= 900
+    constexpr uint64_t MOST_BLOCKS = 2048;    // 132 multiprocessors, 16 blocks each
+    if (static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z <= MOST_BLOCKS) launch_dependents();
     grid_dependency_wait();
+#endif
 }

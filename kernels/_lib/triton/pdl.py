@@ -9,11 +9,17 @@ from triton.language.extra import cuda
 from portable.plan import Device
 
 
+MOST_BLOCKS = tl.constexpr(2048)
+"""The largest grid whose blocks let the next kernel start before they end: pdl.h says why."""
+
+
 @triton.jit
 def enter_pdl(PDL: tl.constexpr):
     """Called before the kernel reads or writes global memory."""
     if PDL:
-        cuda.gdc_launch_dependents()
+        blocks = tl.num_programs(0).to(tl.int64) * tl.num_programs(1) * tl.num_programs(2)
+        if blocks <= MOST_BLOCKS:
+            cuda.gdc_launch_dependents()
         cuda.gdc_wait()
 
 
