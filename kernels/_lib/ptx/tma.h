@@ -42,10 +42,24 @@ DEVICE void tma_load_4d_cached(uint32_t to, const TensorMap* map, uint32_t barri
         "l"(policy)
         : "memory");
 }
+DEVICE void tma_load_4d_multicast_cached(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier,
+                                         uint64_t policy, int x, int y, int z, int w) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7}], [%2], %3, %8;" ::"r"(to), "l"(map), "r"(barrier), "h"(mask),
+        "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy)
+        : "memory");
+}
 // The L2 policy of data that is read once: it is evicted before what is read again.
 DEVICE uint64_t l2_evict_first() {
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+// The L2 policy of data that stays longest: all other data is evicted before it.
+DEVICE uint64_t l2_evict_last() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 // Brings a box into L2.
@@ -61,6 +75,14 @@ DEVICE void tma_store_4d(const TensorMap* map, uint32_t from, int x, int y, int 
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                  "r"(from), "r"(x), "r"(y), "r"(z), "r"(w)
                  : "memory");
+}
+// With an L2 cache policy.
+DEVICE void tma_store_4d_cached(const TensorMap* map, uint32_t from, uint64_t policy, int x, int y, int z, int w) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;" ::"l"(
+            map),
+        "r"(from), "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy)
+        : "memory");
 }
 DEVICE void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until at most PENDING groups of this thread's stores still read shared memory.

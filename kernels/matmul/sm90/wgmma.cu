@@ -24,13 +24,17 @@
 // thread's accumulators hold gate and up of the same columns of c, whose tiles are TILE_N / 2 wide. Of a cluster of two
 // that shares b, one block loads gate's half and the other up's.
 //
+// STRIP_IN_L2: rows of a that a group of GROUP_M clusters reads for every column of c stay in L2 from wave to wave: what
+// is loaded of b and stored of c is evicted first.
+//
 // Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (multiples of 16 from 64 to 256, of 64 where b is
 // N-major), STAGES, GROUP_M, CLUSTER_M, CLUSTER_N, STORE_STEPS (less than the steps of k; 0: no overlap), N_TAIL (0,
 // 64, 128), NON_PERSISTENT (every block has one tile, by its grid index), M_TAIL (the last tile's rows have a TMA box
 // of their own: needs A_K_MAJOR, no N_TAIL, CLUSTER_N 1), SPLITK (not with N_TAIL or NON_PERSISTENT), A_K_MAJOR,
 // B_K_MAJOR; C_TMA: TMA stores c, which is row-major with 16-byte aligned rows, or column-major with C_COL_MAJOR (then
-// in boxes of C_BOX_COLS columns; without BIAS); BIAS, ACTIVATION, PREACTIVATION (not with NON_PERSISTENT); GATED (needs
-// TILE_N in multiples of 128; not with N_TAIL or SPLITK).
+// in boxes of C_BOX_COLS columns; without BIAS); STRIP_IN_L2 (not with
+// N_TAIL); BIAS, ACTIVATION, PREACTIVATION (not with NON_PERSISTENT); GATED (needs TILE_N in multiples of 128; not with
+// N_TAIL or SPLITK).
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
@@ -50,8 +54,8 @@ constexpr int CONSUMERS = TILE_M / 64;
 constexpr int CONSUMER_THREADS = CONSUMERS * 128;
 // setmaxnreg reallocates registers among whole warpgroups; a single consumer warpgroup has enough.
 constexpr int THREADS = CONSUMER_THREADS + (CONSUMERS > 1 ? 128 : 32);
-constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 || SPLITK ? 56 : 40;
-constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : SPLITK ? 224 : 232;
+constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 || SPLITK || STRIP_IN_L2 ? 56 : 40;
+constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : SPLITK || STRIP_IN_L2 ? 224 : 232;
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int C_TILE_N = GATED ? TILE_N / 2 : TILE_N;  // columns of c
 constexpr int CLUSTER_TILE_M = TILE_M * CLUSTER_M, CLUSTER_TILE_N = C_TILE_N * CLUSTER_N;
@@ -66,6 +70,7 @@ constexpr int C_BYTES = NON_PERSISTENT ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES
 constexpr int PRODUCERS = CLUSTER_M + CLUSTER_N - 1;
 static_assert(TILE_M / CLUSTER_N % 8 == 0 && TILE_N / CLUSTER_M % 8 == 0, "shares are whole swizzle groups");
 static_assert(!GATED || (TILE_N % 128 == 0 && !N_TAIL && !SPLITK), "the halves of b's tile are whole blocks");
+static_assert(!(STRIP_IN_L2 && N_TAIL), "narrow tiles are loaded without a policy");
 static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the stages hold a tile of c");
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
@@ -157,11 +162,21 @@ struct KRange {
 // and its rows do not divide into 64s, some k of all rows.
 constexpr bool some_k(int rows, bool k_major, int shares) { return !k_major && rows / shares % 64; }
 
+// One box, to this block or, with MULTICAST, to all blocks in `mask`; `policy` counts with STRIP_IN_L2.
+template <bool MULTICAST>
+DEVICE void load_box(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, uint64_t policy, int x, int y,
+                     int z, int w) {
+    if (MULTICAST && STRIP_IN_L2) tma_load_4d_multicast_cached(mask, to, map, barrier, policy, x, y, z, w);
+    else if (MULTICAST) tma_load_4d_multicast(mask, to, map, barrier, x, y, z, w);
+    else if (STRIP_IN_L2) tma_load_4d_cached(to, map, barrier, policy, x, y, z, w);
+    else tma_load_4d(to, map, barrier, x, y, z, w);
+}
+
 // Share `share` of SHARES of an operand's ROWS rows from `row` on, step k: one box if K-major, else boxes of 64 rows;
 // multicast to all blocks in `mask`, or with LOCAL to this block.
 template <int ROWS, bool K_MAJOR, int SHARES, bool LOCAL>
-DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int share, int row, int k,
-                       int inner, int outer) {
+DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, uint64_t policy, int share,
+                       int row, int k, int inner, int outer) {
     constexpr bool SOME_K = some_k(ROWS, K_MAJOR, SHARES);
     constexpr int SHARE = SOME_K ? TILE_K / SHARES : ROWS / SHARES;
     to += share * SHARE * 128;
@@ -170,15 +185,15 @@ DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_
     for (int i = 0; i < (K_MAJOR ? 1 : SOME_K ? ROWS / 64 : SHARE / 64); ++i) {
         const int x = K_MAJOR ? k : row + i * 64;
         const int y = K_MAJOR ? row : k;
-        if (SHARES == 1 || LOCAL) tma_load_4d(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
-        else tma_load_4d_multicast(mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
+        load_box<SHARES != 1 && !LOCAL>(mask, to + i * BLOCK_BYTES, map, barrier, policy, x, y, inner, outer);
     }
 }
 
 // The same of gate's and up's rows from `row` on, ROWS together: of two shares the first is gate's half. A K-major box
 // holds both halves where there is one share.
 template <int ROWS, bool K_MAJOR, int SHARES>
-DEVICE void load_gate_up(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int share, int row, int k) {
+DEVICE void load_gate_up(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, uint64_t policy, int share,
+                         int row, int k) {
     constexpr int HALF = ROWS / 2;
 #pragma unroll
     for (int i = 0; i < (K_MAJOR ? 1 : ROWS / SHARES / 64); ++i) {
@@ -186,8 +201,7 @@ DEVICE void load_gate_up(uint16_t mask, uint32_t to, const TensorMap* map, uint3
         const int within = row + line % HALF;
         const int x = K_MAJOR ? k : within;
         const int y = K_MAJOR ? within : k;
-        if (SHARES == 1) tma_load_4d(to + line * 128, map, barrier, x, y, 0, line / HALF);
-        else tma_load_4d_multicast(mask, to + line * 128, map, barrier, x, y, 0, line / HALF);
+        load_box<SHARES != 1>(mask, to + line * 128, map, barrier, policy, x, y, 0, line / HALF);
     }
 }
 
@@ -210,6 +224,7 @@ DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, c
     for (int i = 0; i < CLUSTER_M; ++i) b_mask |= 1 << (me.n * CLUSTER_M + i);
     const int steps = steps_of(s);
     const bool a_inner = s.a_inner, a_outer = s.a_outer, b_inner = s.b_inner, b_outer = s.b_outer;
+    const uint64_t policy_a = STRIP_IN_L2 ? l2_evict_last() : 0, policy_b = STRIP_IN_L2 ? l2_evict_first() : 0;
     grid_dependency_wait();
     auto load_tile = [&](const Tile& tile, int first, int last) {
         const int rows = rows_of(tile, s);
@@ -218,15 +233,15 @@ DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, c
             pipe.wait_empty();
             mbarrier_arrive_expect_tx(pipe.full_barrier(), B_BYTES + rows * 128);
             if (rows)
-                load_share<TILE_M, A_K_MAJOR, CLUSTER_N, false>(a_mask, pipe.a(), map_a, pipe.full_barrier(), me.n,
-                                                               tile.row, k, a_inner ? tile.inner : 0,
+                load_share<TILE_M, A_K_MAJOR, CLUSTER_N, false>(a_mask, pipe.a(), map_a, pipe.full_barrier(),
+                                                               policy_a, me.n, tile.row, k, a_inner ? tile.inner : 0,
                                                                a_outer ? tile.outer : 0);
             if constexpr (GATED)
-                load_gate_up<TILE_N, B_K_MAJOR, CLUSTER_M>(b_mask, pipe.b(), maps.b, pipe.full_barrier(), me.m,
-                                                           tile.col, k);
+                load_gate_up<TILE_N, B_K_MAJOR, CLUSTER_M>(b_mask, pipe.b(), maps.b, pipe.full_barrier(), policy_b,
+                                                           me.m, tile.col, k);
             else
-                load_share<TILE_N, B_K_MAJOR, CLUSTER_M, false>(b_mask, pipe.b(), maps.b, pipe.full_barrier(), me.m,
-                                                               tile.col, k, b_inner ? tile.inner : 0,
+                load_share<TILE_N, B_K_MAJOR, CLUSTER_M, false>(b_mask, pipe.b(), maps.b, pipe.full_barrier(),
+                                                               policy_b, me.m, tile.col, k, b_inner ? tile.inner : 0,
                                                                b_outer ? tile.outer : 0);
             pipe.advance();
         }
@@ -248,10 +263,10 @@ DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, c
             mbarrier_arrive_expect_tx(pipe.full_barrier(), N_TAIL_BYTES);
 #pragma unroll
             for (int share = 0; share < CLUSTER_N; ++share)
-                load_share<TILE_M, A_K_MAJOR, CLUSTER_N, true>(0, pipe.a(), maps.a, pipe.full_barrier(), share,
+                load_share<TILE_M, A_K_MAJOR, CLUSTER_N, true>(0, pipe.a(), maps.a, pipe.full_barrier(), 0, share,
                                                                tile.row, k, a_inner ? tile.inner : 0,
                                                                a_outer ? tile.outer : 0);
-            load_share<N_TAIL, B_K_MAJOR, 1, true>(0, pipe.b(), maps.n_tail, pipe.full_barrier(), 0, tile.col, k,
+            load_share<N_TAIL, B_K_MAJOR, 1, true>(0, pipe.b(), maps.n_tail, pipe.full_barrier(), 0, 0, tile.col, k,
                                                 b_inner ? tile.inner : 0, b_outer ? tile.outer : 0);
             pipe.advance();
         }

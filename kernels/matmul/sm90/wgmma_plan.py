@@ -179,6 +179,13 @@ _SWAP_AB = 0.95
 _SWAP_K_MAJOR = 2048
 # 2026-11-22: 8192x128x8192 40.4 us, with A and B swapped 37.3.
 _FEW_COLUMNS = 128
+# A product of so many multiply-adds runs at the GPU's power limit, where lines from memory cost clock. A
+# raster group's rows of a (a strip) stay in L2 where they are so many bytes at most, since both halves of L2
+# keep a copy; and where c has fewer columns than rows, A and B are swapped, so that groups are longer.
+# 2026-11-27, under load: 8192x28672x4096 nt 1.5 % faster with a in L2, 8192x14336x4096 nn 1.2, 8192x6144x4096
+# nt swapped and so 0.9; swapped alone 28672x4096x8192 tn 1.3, 8192x4096x32000 nn 1.0, 8192x4096x14336 nt
+# -0.2. (With b evicted first, 8192x4096x32000 was 1.5 % slower: its rows of a are 131 MB.)
+_LONG, _STRIP_BYTES = 1 << 37, 16 << 20
 # Raster groups are smaller where K is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 % faster, 512 2
 # %, 1024 0.7 % slower.
 _SHORT_K, _SHORT_K_GROUP_M = 512, 4
@@ -333,7 +340,10 @@ def _maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
     other = problem.transposed()
     swapped = wgmma_tile(other, call.device, call.config)
     unswapped = Costs(problem, call.device).total(tile)
-    if few or Costs(other, call.device).total(swapped) < _SWAP_AB * unswapped:
+    time = Costs(other, call.device).total(swapped)
+    rows_last = _is_long(problem) and problem.N < problem.M and time <= unswapped
+    gains = problem.b.unit_stride == "col" or strip_in_l2(other, swapped)
+    if few or time < _SWAP_AB * unswapped or (rows_last and gains):
         return other, swapped
     return problem, tile
 
@@ -375,6 +385,17 @@ def last_col(problem: Problem, tile: WgmmaTile, splitk: bool = False) -> int:
     # Of an N-major b, no line may start inside a sector that did not before.
     starts = 8 if b_k_major or b.leading * b.itemsize % SECTOR else SECTOR // b.itemsize
     return _NOWHERE if problem.N % starts else problem.N - tile.n
+
+
+def _is_long(problem: Problem) -> bool:
+    return problem.batches == 1 and problem.M * problem.N * problem.K >= _LONG
+
+
+def strip_in_l2(problem: Problem, tile: WgmmaTile) -> bool:
+    """Whether the rows of a that a raster group reads for every column of c are to stay in L2."""
+    strip = tile.group_m * tile.cluster_m * tile.m * problem.K * problem.a.itemsize
+    plain = not (problem.gated or tile.n_tail) and c_by_tma(problem)
+    return _is_long(problem) and plain and strip <= _STRIP_BYTES
 
 
 class SplitK(NamedTuple):
@@ -428,6 +449,7 @@ def launch(
             ("C_COL_MAJOR", int(c_col_major(problem))),
             ("C_BOX_COLS", c_lines),
             ("C_CONTIGUOUS", int(c.col == 1)),
+            ("STRIP_IN_L2", int(splitk is None and not non_persistent and strip_in_l2(problem, tile))),
             *common_defines(problem, 1 if non_persistent else tile.group_m),
         ),
         shared=tile.shared(non_persistent),

@@ -118,6 +118,15 @@ template <class T> DEVICE void store_lines(uint32_t staged, T* c, BlockPosition 
     }
 }
 
+// One box of c; with STRIP_IN_L2 it leaves L2 before what is read again.
+DEVICE void store_box(const TensorMap* map, uint32_t from, int x, int y, int z, int w) {
+#if defined(STRIP_IN_L2) && STRIP_IN_L2
+    tma_store_4d_cached(map, from, l2_evict_first(), x, y, z, w);
+#else
+    tma_store_4d(map, from, x, y, z, w);
+#endif
+}
+
 // The TMA stores of a staged block: all that lies inside c and the tile, or nothing where the tile ends inside a box of
 // 64 columns. With C_COL_MAJOR a box has C_BOX_COLS columns of the tile.
 DEVICE void tma_store_block(const TensorMap* map_c, uint32_t at, BlockPosition to, const Sizes& s) {
@@ -126,9 +135,9 @@ DEVICE void tma_store_block(const TensorMap* map_c, uint32_t at, BlockPosition t
 #pragma unroll
     for (int line = 0; line < 64; line += C_BOX_COLS)
         if (to.col + line < s.n && to.col + line < to.end)
-            tma_store_4d(map_c, at + line * 128, to.row, to.col + line, to.inner, to.outer);
+            store_box(map_c, at + line * 128, to.row, to.col + line, to.inner, to.outer);
 #else
-    if (to.col < s.n && to.end - to.col >= 64) tma_store_4d(map_c, at, to.col, to.row, to.inner, to.outer);
+    if (to.col < s.n && to.end - to.col >= 64) store_box(map_c, at, to.col, to.row, to.inner, to.outer);
 #endif
 }
 

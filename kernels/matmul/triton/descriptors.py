@@ -117,11 +117,13 @@ def matmul_descriptors(
     earlier, so that it ends there; what two tiles compute they store with the same bits."""
     enter_pdl(PDL)
     GATE_BESIDE_UP: tl.constexpr = GATED and B_UNIT == "row"
+    # Of a flattened loop with two dots ptxas serialises the wgmmas (C7515).
+    ONE_DOT: tl.constexpr = GATE_BESIDE_UP or not GATED
     A_OUTER: tl.constexpr = STEPS % 2
     A_INNER: tl.constexpr = STEPS // 2 % 2
     B_OUTER: tl.constexpr = STEPS // 4 % 2
     B_INNER: tl.constexpr = STEPS // 8 % 2
-    for pid in tl.range(tl.program_id(0), work, programs, flatten=True):
+    for pid in tl.range(tl.program_id(0), work, programs, flatten=ONE_DOT):
         split = pid % k_splits
         tile = pid // k_splits
         outer, inner = 0, 0

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import subprocess
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import triton
 
 from portable.errors import CompileError
+from portable.kernels.gated_linear import triton_impl as gated_linear
 from portable.kernels.linear import triton_impl as linear
 from portable.kernels.matmul.triton import plan as matmul
 from portable.kernels.matmul.triton import tile
@@ -203,6 +207,33 @@ def test_it_compiles_to_what_the_launcher_passes():
     assert entry.count(".param") == len(plan.launches[0].args) + 2  # and Triton's two scratch pointers
     assert "cp.async.bulk.tensor" in built.asm["ptx"] and "wgmma" in built.asm["ptx"]
     assert built.metadata.global_scratch_size == 0 and built.metadata.shared <= 227 * KB
+
+
+def products_and_waits(order: str, tmp_path: Path) -> tuple[int, int]:
+    """HGMMAs of gated_linear's kernel by the order of its weights, and how many of them are waited for."""
+    x, y = half(4096, 4096), half(4096, 14336)
+    weights = half(2, 14336, 4096) if order == "n" else half(2, 4096, 14336).mT
+    tensors = {"x": info(x), "w_gate_up": info(weights), "y": info(y)}
+    plan = accepted(gated_linear.plan(Call(tensors, {"activation": "silu"}, {}, HOPPER, CONFIG)))
+    (launch,) = plan.launches
+    assert isinstance(launch.kernel, TritonKernel)
+    types = triton_build.signature(launch, dict.fromkeys(tensors, "bfloat16"))
+    built = triton_build.compile_triton(launch.kernel, types, ("cuda", 90, 32))
+    tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
+    cubin = tmp_path / "cubin"
+    cubin.write_bytes(built.asm["cubin"])
+    text = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+    lines = [line for line in text.splitlines() if "HGMMA" in line]
+    return len(lines), sum("gsb0" in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["n", "t"])
+def test_products_of_gate_and_up_are_not_waited_for_one_by_one(order, tmp_path):
+    """2026-11-27, H200, weights not along k: ptxas serialised the two dots of a flattened loop (C7515), and
+    4096x14336x4096 took 2,028 us; 1,434 in a loop that is not flattened."""
+    products, waited = products_and_waits(order, tmp_path)
+    assert 0 < waited <= products // 4
 
 
 @pytest.mark.slow
