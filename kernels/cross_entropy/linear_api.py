@@ -1,10 +1,12 @@
 """`linear_cross_entropy`: the loss of a language model's head without a second tensor as large as its logits,
 and mostly without all of them in memory.
 
-`portable.linear` makes logits, this folder's op their losses, and the gradient of the logits is written over
-them. All rows go through at once where that takes no more memory, else in chunks. Of chunks the forward pass
-makes the gradients too, from the logits at hand, where one number is to be differentiated; else the backward
-pass makes the logits again, so that between the passes only lse is kept.
+This folder's op makes the losses of logits, and the gradient of the logits is written over them. All rows go
+through at once where that takes no more memory, else in chunks. The logits of all rows lie in the memory of
+the weight's gradient, as many as fit: a class's logits in its row, until products of some classes each put
+the gradient in their place. Of chunks the forward pass makes the gradients too, from the logits at hand,
+where one number is to be differentiated; else the backward pass makes the logits again, so that between the
+passes only lse is kept.
 """
 
 from __future__ import annotations
@@ -18,16 +20,23 @@ from torch import Tensor
 import portable
 from portable.dispatch import dispatcher
 from portable.dispatch.arguments import check_flag, check_tensor, documented
-from portable.errors import ParameterError, RankError, ShapeError, UnsupportedGradientError
+from portable.errors import DtypeError, ParameterError, RankError, ShapeError, UnsupportedGradientError
 from portable.kernels.cross_entropy import api
 from portable.kernels.cross_entropy.gradient import weight_mean
+from portable.layout import ceil_div
 
 _op: Any = dispatcher.op("cross_entropy")
 _backward_op: Any = dispatcher.op("cross_entropy_backward")
 
 CHUNK_ELEMENTS = 2**27
 """Logits of a chunk, at most, where nothing else is asked for: 256 MiB in 16 bits."""
+GATHERED_ELEMENTS = 2**25
+LEAST_CLASSES, MOST_CLASSES = 1024, 4096
+"""Of the logits' gradient, how many one product of the weight's gradient takes, and of how many classes. With
+4096 columns of x, 1024 classes are a wave of tiles of 128 x 256 on an H200, and 4096 are four."""
 _ROWS = 128
+_ALIGNED = 8
+"""Rows of logits that lie side by side begin at multiples of so many elements: 16 bytes in 16 bits."""
 _NAME = "linear_cross_entropy"
 
 
@@ -60,9 +69,10 @@ def linear_cross_entropy(
     (exact for powers of two). Other chunks take four, as the backward pass makes the logits again. Call it
     under torch.no_grad() where no gradient is wanted. All sums have one order.
 
-    Memory besides inputs, gradients and N losses: chunk_rows * V elements (twice that under torch.compile),
-    of all rows from the forward pass to the backward pass; with several chunks the gradient of the weight in
-    float32 and one chunk's part of it.
+    Memory besides inputs, gradients and N losses: of all rows, from the forward pass to the backward pass,
+    the logits of those beyond the first H, as those of H rows lie in the weight's gradient (all logits where
+    only x has a gradient, and twice that under torch.compile), and 2^25 elements or 1024 * N; of chunks,
+    chunk_rows * V elements, and with several the gradient of the weight in float32 and a chunk's part of it.
 
     There are no second derivatives and no transforms of torch.func. Under autocast both are converted to its
     dtype. Raises RankError, ShapeError, DtypeError or ParameterError that name the argument, and
@@ -86,6 +96,8 @@ def linear_cross_entropy(
     if torch.is_autocast_enabled(x.device.type):
         lower = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(lower), weight.to(lower)
+    if weight.dtype != x.dtype:
+        raise DtypeError(_NAME, "weight", weight.dtype, f"{x.dtype}, as x has")
     target = target.long() if target.dtype == torch.int32 else target
     if class_weight is not None:
         class_weight = api.widened(_NAME, "class_weight", class_weight, weight[:, :1].T)
@@ -93,7 +105,9 @@ def linear_cross_entropy(
     params |= {"softcap": softcap, "z_loss": z_loss}
     wanted = [torch.is_grad_enabled() and each.requires_grad for each in (x, weight)]
     rows = _chunk_rows(x, weight, chunk_rows, wanted)
-    if any(wanted) and rows >= len(x):
+    if wanted[1] and rows >= len(x) and not torch.compiler.is_compiling():
+        loss, lse = _InGradient.apply(x, weight, target, class_weight, params)
+    elif any(wanted) and rows >= len(x):
         loss, lse = _Whole.apply(x, weight, target, class_weight, params)
     elif any(wanted) and reduction != "none" and not return_lse and x.dtype != torch.float16:
         return _Reduced.apply(x, weight, target, class_weight, params, rows, reduction, wanted)
@@ -105,16 +119,19 @@ def linear_cross_entropy(
 
 def _chunk_rows(x: Tensor, weight: Tensor, given: int | None, wanted: Sequence[bool] = (False, False)) -> int:
     """Rows of a chunk, of which the gradients of x and of the weight are `wanted`. Where that of the weight
-    is, all, if their logits take no more memory than a chunk's, the gradient's sum in float32 or wider and a
-    part of it. Of a compiled graph all, whose chunks' logits would all be there at once."""
+    is, all, if their logits but for those that lie in that gradient take no more memory than a chunk's,
+    the gradient's sum in float32 or wider and a part of it. Of a compiled graph all, whose chunks' logits
+    would all be there at once."""
     if given is not None:
         return given
     (rows, columns), size = x.shape, weight.element_size()
     chunk = max(CHUNK_ELEMENTS // max(len(weight), 1) // _ROWS, 1) * _ROWS
     if any(wanted) and torch.compiler.is_compiling():
         return max(rows, 1)
-    sums = columns * (max(size, 4) + size) // size if wanted[1] else 0
-    return max(rows, 1) if rows <= chunk + sums else chunk
+    if not wanted[1]:
+        return max(rows, 1) if rows <= chunk else chunk
+    sums = columns * (max(size, 4) + size) // size
+    return max(rows, 1) if rows - columns <= chunk + sums else chunk
 
 
 def _dlogits(logits: Tensor, dloss: Tensor, *given: Any, **params: Any) -> Tensor:
@@ -156,9 +173,83 @@ class _Gradients:
         return torch.zeros_like(self._weight) if self._sum is None else self._sum.to(self._weight.dtype)
 
 
+class _Logits:
+    """Logits of all rows, in the memory of the weight's `gradient` as many as it has columns. They are
+    `blocks`, (some rows, their logits (classes, rows)), at most two."""
+
+    def __init__(self, x: Tensor, weight: Tensor):
+        self._x, self._weight = x, weight
+        self.gradient = torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
+        inside = weight.shape[1]
+        self.blocks = [(slice(0, inside), self.gradient[:, : len(x)])]
+        if len(x) > inside:
+            self.blocks.append((slice(inside, len(x)), self._room(len(weight), len(x) - inside)))
+        for rows, logits in self.blocks:
+            portable.matmul(weight, x[rows].mT, out=logits)
+
+    def _room(self, classes: int, rows: int) -> Tensor:
+        width = ceil_div(rows, _ALIGNED) * _ALIGNED
+        return torch.empty(classes, width, dtype=self._weight.dtype, device=self._weight.device)[:, :rows]
+
+    def make_gradient(self) -> Tensor:
+        """That of the weight, once the blocks hold the gradient of the logits, which it overwrites. A class's
+        is one product over all rows."""
+        classes, rows = len(self._weight), max(len(self._x), 1)
+        step = max(GATHERED_ELEMENTS // rows // _ROWS * _ROWS, LEAST_CLASSES)
+        step = min(step, MOST_CLASSES, classes)
+        room = self._room(step, len(self._x))
+        for start in range(0, classes, step):
+            there = self.gradient[start : start + step]
+            gathered = room[: len(there)]
+            for rows_of_block, dlogits in self.blocks:
+                gathered[:, rows_of_block].copy_(dlogits[start : start + step])
+            portable.matmul(gathered, self._x, out=there)
+        return self.gradient
+
+
+class _InGradient(torch.autograd.Function):
+    """Losses and lse of all rows at once. The logits are kept for the backward pass, which makes of their
+    memory the weight's gradient; another one makes them again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        class_weight: Tensor | None,
+        params: dict[str, Any],
+    ) -> tuple[Tensor, Tensor]:
+        with torch.autocast(x.device.type, enabled=False):
+            logits = _Logits(x, weight)
+            parts = [_op(some.mT, target[rows], class_weight, **params) for rows, some in logits.blocks]
+        loss, lse = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
+        ctx.save_for_backward(x, weight, target, lse, class_weight)
+        ctx.params, ctx.logits = params, logits
+        ctx.set_materialize_grads(False)
+        return loss, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dloss: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        _refuse_class_weight(ctx)
+        x, weight, target, lse, class_weight = ctx.saved_tensors
+        logits = _Logits(x, weight) if ctx.logits is None else ctx.logits
+        ctx.logits = None
+        mean = weight_mean(class_weight, ctx.params["label_smoothing"])
+        dloss = torch.zeros_like(lse) if dloss is None else dloss
+        dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if ctx.needs_input_grad[0] else None
+        for rows, some in logits.blocks:
+            of_lse = None if dlse is None else dlse[rows]
+            _dlogits(some.mT, dloss[rows], target[rows], lse[rows], of_lse, class_weight, mean, **ctx.params)
+            if dx is not None:
+                portable.matmul(some.mT, weight, out=dx[rows])
+        return dx, logits.make_gradient(), None, None, None
+
+
 class _Whole(torch.autograd.Function):
-    """Losses and lse of all rows at once. The logits are kept for the backward pass, which writes their
-    gradient over them; another one makes them again."""
+    """Losses and lse of all rows at once, where the weight has no gradient or in a compiled graph. The logits
+    are kept for the backward pass, which writes their gradient over them; another one makes them again."""
 
     @staticmethod
     def forward(
