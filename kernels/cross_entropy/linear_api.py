@@ -55,24 +55,32 @@ def linear_cross_entropy(
     return_lse: bool = False,
     chunk_rows: int | None = None,
 ) -> Any:
-    """cross_entropy(x @ weight.T, target, ...) by chunks of rows, with logits of one chunk in memory.
+    """cross_entropy(x @ weight.T, target, ...), with few of the logits in memory.
 
-    x is (N, H), weight (V, H) of the same dtype, target (N,), int64 or int32. A chunk's logits are rounded to
+    x is (N, H), weight (V, H) of the same dtype, target (N,), int64 or int32. The logits are rounded to
     that dtype, as those of `portable.linear` are; the other arguments and the results are those of
-    `portable.cross_entropy`, whose `weight` is `class_weight` here, (V,). chunk_rows: rows of a chunk; None:
-    as many as make 2^27 logits, in multiples of 128, and at least 128; all for the gradient of the weight,
-    where that takes no more memory than its sum over chunks, and in a compiled graph, which frees no chunk.
+    `portable.cross_entropy`, whose `weight` is `class_weight` here, (V,). chunk_rows: how many rows'
+    logits may be in memory of their own; None: as many as make 2^27 logits, in multiples of 128, and at
+    least 128; for the gradient of the weight 3 * H more in 16 bits, 2 * H in wider ones. In a compiled
+    graph always all.
 
-    All rows at once take three products; a second backward pass makes the logits again. So do chunks with
-    reduction "mean" or "sum", without return_lse, and not in float16: the forward pass computes the gradients
-    of x and weight too, for a gradient of 1, which the backward pass multiplies by its own and rounds again
-    (exact for powers of two). Other chunks take four, as the backward pass makes the logits again. Call it
-    under torch.no_grad() where no gradient is wanted. All sums have one order.
+    Where the weight has a gradient, the logits of H rows lie in its memory, until it takes their place.
+    Those of the other rows are kept from the forward to the backward pass, where they are at most
+    chunk_rows: three products in all. Else the backward pass makes them again, for some classes at a
+    time, a fourth product for these rows alone; their part of the gradient of x is a sum in float32 of
+    products in x's dtype. A second backward pass makes all logits again. Call it under torch.no_grad()
+    where no gradient is wanted. All sums have one order.
 
-    Memory besides inputs, gradients and N losses: of all rows, from the forward pass to the backward pass,
-    the logits of those beyond the first H, as those of H rows lie in the weight's gradient (all logits where
-    only x has a gradient, and twice that under torch.compile), and 2^25 elements or 1024 * N; of chunks,
-    chunk_rows * V elements, and with several the gradient of the weight in float32 and a chunk's part of it.
+    With label_smoothing or class_weight all classes count in every logit's gradient, so that more rows
+    than chunk_rows go by chunks. With reduction "mean" or "sum", without return_lse, and not in float16,
+    the forward pass then computes the gradients of x and weight, for a gradient of 1, which the backward
+    pass multiplies by its own and rounds again (exact for powers of two); else four products, as for the
+    gradient of x alone.
+
+    Memory besides inputs, gradients and N losses: the logits of the rows beyond H, or chunk_rows * V
+    elements in the forward pass and the gradient of x in float32 and one part of it; in the backward pass
+    2^25 elements or 1024 * N, 4096 * N where logits are made again. By chunks chunk_rows * V, the
+    gradient of the weight in float32, and one chunk's part of it. Under torch.compile twice the logits.
 
     There are no second derivatives and no transforms of torch.func. Under autocast both are converted to its
     dtype. Raises RankError, ShapeError, DtypeError or ParameterError that name the argument, and
@@ -105,8 +113,9 @@ def linear_cross_entropy(
     params |= {"softcap": softcap, "z_loss": z_loss}
     wanted = [torch.is_grad_enabled() and each.requires_grad for each in (x, weight)]
     rows = _chunk_rows(x, weight, chunk_rows, wanted)
-    if wanted[1] and rows >= len(x) and not torch.compiler.is_compiling():
-        loss, lse = _InGradient.apply(x, weight, target, class_weight, params)
+    by_classes = (class_weight is None and label_smoothing == 0.0) or len(x) - weight.shape[1] <= rows
+    if wanted[1] and by_classes and not torch.compiler.is_compiling():
+        loss, lse = _InGradient.apply(x, weight, target, class_weight, params, rows)
     elif any(wanted) and rows >= len(x):
         loss, lse = _Whole.apply(x, weight, target, class_weight, params)
     elif any(wanted) and reduction != "none" and not return_lse and x.dtype != torch.float16:
@@ -145,45 +154,57 @@ def _refuse_class_weight(ctx: Any) -> None:
         raise UnsupportedGradientError(_NAME, "argument 'class_weight' has none")
 
 
+class _Sum:
+    """Of products in 16 bits, in float32."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+
+    def add(self, part: Tensor) -> None:
+        if self._total is None:
+            self._total = part.to(torch.promote_types(part.dtype, torch.float32))
+        else:
+            self._total += part
+
+    def rounded(self, like: Tensor) -> Tensor:
+        """The sum in the dtype of `like`; zeros of its shape where nothing was added."""
+        return torch.zeros_like(like) if self._total is None else self._total.to(like.dtype)
+
+
 class _Gradients:
-    """Of x and weight, where wanted, summed up by chunks: 16-bit parts of the weight's in float32."""
+    """Of x and weight, where wanted, summed up by chunks."""
 
     def __init__(self, x: Tensor, weight: Tensor, wanted: Sequence[bool]):
         self._x, self._weight = x, weight
-        self._of_weight = wanted[1]
         self.x = torch.empty_like(x) if wanted[0] else None
-        self._sum: Tensor | None = None
+        self._sum = _Sum() if wanted[1] else None
 
     def add(self, here: slice, dlogits: Tensor) -> None:
         """Those of the rows `here`."""
         if self.x is not None:
             self.x[here] = portable.matmul(dlogits, self._weight)
-        if not self._of_weight:
-            return
-        part = portable.matmul(dlogits.mT, self._x[here])
-        if self._sum is None:
-            self._sum = part.to(torch.promote_types(part.dtype, torch.float32))
-        else:
-            self._sum += part
+        if self._sum is not None:
+            self._sum.add(portable.matmul(dlogits.mT, self._x[here]))
 
     @property
     def weight(self) -> Tensor | None:
-        if not self._of_weight:
-            return None
-        return torch.zeros_like(self._weight) if self._sum is None else self._sum.to(self._weight.dtype)
+        return None if self._sum is None else self._sum.rounded(self._weight)
 
 
 class _Logits:
-    """Logits of all rows, in the memory of the weight's `gradient` as many as it has columns. They are
-    `blocks`, (some rows, their logits (classes, rows)), at most two."""
+    """Logits in the memory of the weight's `gradient`, of as many rows as it has columns, and those of the
+    rows beyond, if these are at most `beside`, in memory of their own: `blocks`, (some rows, their logits
+    (classes, rows)), at most two. Those of the rows `again` are made where they are asked for."""
 
-    def __init__(self, x: Tensor, weight: Tensor):
+    def __init__(self, x: Tensor, weight: Tensor, beside: int):
         self._x, self._weight = x, weight
         self.gradient = torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
-        inside = weight.shape[1]
-        self.blocks = [(slice(0, inside), self.gradient[:, : len(x)])]
-        if len(x) > inside:
-            self.blocks.append((slice(inside, len(x)), self._room(len(weight), len(x) - inside)))
+        inside = min(weight.shape[1], len(x))
+        self.blocks = [(slice(0, inside), self.gradient[:, :inside])]
+        self.again = slice(inside, len(x))
+        if 0 < len(x) - inside <= beside:
+            self.blocks.append((self.again, self._room(len(weight), len(x) - inside)))
+            self.again = slice(len(x), len(x))
         for rows, logits in self.blocks:
             portable.matmul(weight, x[rows].mT, out=logits)
 
@@ -191,25 +212,73 @@ class _Logits:
         width = ceil_div(rows, _ALIGNED) * _ALIGNED
         return torch.empty(classes, width, dtype=self._weight.dtype, device=self._weight.device)[:, :rows]
 
-    def make_gradient(self) -> Tensor:
+    def make_gradient(self, upstream: _Upstream, dx: Tensor | None) -> Tensor:
         """That of the weight, once the blocks hold the gradient of the logits, which it overwrites. A class's
-        is one product over all rows."""
+        is one product over all rows. The gradient of x in the rows `again` goes into `dx`."""
         classes, rows = len(self._weight), max(len(self._x), 1)
         step = max(GATHERED_ELEMENTS // rows // _ROWS * _ROWS, LEAST_CLASSES)
         step = min(step, MOST_CLASSES, classes)
-        room = self._room(step, len(self._x))
+        if self.again.start < len(self._x):
+            step = min(MOST_CLASSES, classes)  # each adds to the gradient of x in float32
+        room, total = self._room(step, len(self._x)), _Sum()
         for start in range(0, classes, step):
-            there = self.gradient[start : start + step]
-            gathered = room[: len(there)]
+            here = slice(start, min(start + step, classes))
+            gathered = room[: here.stop - start]
             for rows_of_block, dlogits in self.blocks:
-                gathered[:, rows_of_block].copy_(dlogits[start : start + step])
-            portable.matmul(gathered, self._x, out=there)
+                gathered[:, rows_of_block].copy_(dlogits[here])
+            if self.again.start < len(self._x):
+                made = gathered[:, self.again]
+                portable.matmul(self._weight[here], self._x[self.again].mT, out=made)
+                upstream.write(made.mT, self.again, here, classes)
+                if dx is not None:
+                    total.add(portable.matmul(made.mT, self._weight[here]))
+            portable.matmul(gathered, self._x, out=self.gradient[here])
+        if dx is not None and self.again.start < len(self._x):
+            dx[self.again] = total.rounded(dx[self.again])
         return self.gradient
 
 
+class _Upstream:
+    """What the gradient of the logits is made of beside them."""
+
+    def __init__(
+        self, dloss: Tensor, target: Tensor, lse: Tensor, dlse: Tensor | None, class_weight: Tensor | None,
+        params: dict[str, Any],
+    ):  # fmt: skip
+        self._dloss, self._target, self._lse, self._dlse = dloss, target, lse, dlse
+        self._class_weight, self._params = class_weight, params
+        self._mean = weight_mean(class_weight, params["label_smoothing"])
+
+    def write_all(self, logits: Tensor, rows: slice) -> None:
+        """The gradient of the logits of some rows, over them."""
+        of_lse = None if self._dlse is None else self._dlse[rows]
+        given = self._target[rows], self._lse[rows], of_lse, self._class_weight, self._mean
+        _dlogits(logits, self._dloss[rows], *given, **self._params)
+
+    def write(self, logits: Tensor, rows: slice, classes: slice, count: int) -> None:
+        """The same of some of the `count` classes, without weights or smoothing. Where a row's target is none
+        of these, only the gradient of its lse counts: that of the loss adds to it."""
+        target, dloss, lse = self._target[rows], self._dloss[rows], self._lse[rows]
+        dlse = dloss * (1.0 + 2.0 * self._params["z_loss"] * lse)
+        dlse = torch.where((target >= 0) & (target < count), dlse, torch.nan)
+        if self._dlse is not None:
+            dlse = dlse + self._dlse[rows]
+        here = (target >= classes.start) & (target < classes.stop)
+        moved = torch.where(here, target - classes.start, 0)
+        moved = torch.where(target == self._params["ignore_index"], -1, moved)
+        dloss = torch.where(here, dloss, 0.0)
+        params = {
+            "ignore_index": -1,
+            "label_smoothing": 0.0,
+            "softcap": self._params["softcap"],
+            "z_loss": 0.0,
+        }
+        _dlogits(logits, dloss, moved, lse, dlse - dloss, None, None, **params)
+
+
 class _InGradient(torch.autograd.Function):
-    """Losses and lse of all rows at once. The logits are kept for the backward pass, which makes of their
-    memory the weight's gradient; another one makes them again."""
+    """Losses and lse, where the weight has a gradient. The logits, but those of `again`, are kept for the
+    backward pass, which makes of their memory the weight's gradient; another one makes them again."""
 
     @staticmethod
     def forward(
@@ -219,13 +288,17 @@ class _InGradient(torch.autograd.Function):
         target: Tensor,
         class_weight: Tensor | None,
         params: dict[str, Any],
+        rows: int,
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, enabled=False):
-            logits = _Logits(x, weight)
-            parts = [_op(some.mT, target[rows], class_weight, **params) for rows, some in logits.blocks]
+            logits = _Logits(x, weight, rows)
+            parts = [_op(some.mT, target[here], class_weight, **params) for here, some in logits.blocks]
+            for start in range(logits.again.start, len(x), rows):
+                here = slice(start, start + rows)
+                parts.append(_op(portable.linear(x[here], weight), target[here], class_weight, **params))
         loss, lse = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
         ctx.save_for_backward(x, weight, target, lse, class_weight)
-        ctx.params, ctx.logits = params, logits
+        ctx.params, ctx.rows, ctx.logits = params, rows, logits
         ctx.set_materialize_grads(False)
         return loss, lse
 
@@ -234,17 +307,16 @@ class _InGradient(torch.autograd.Function):
     def backward(ctx: Any, dloss: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
         _refuse_class_weight(ctx)
         x, weight, target, lse, class_weight = ctx.saved_tensors
-        logits = _Logits(x, weight) if ctx.logits is None else ctx.logits
+        logits = _Logits(x, weight, ctx.rows) if ctx.logits is None else ctx.logits
         ctx.logits = None
-        mean = weight_mean(class_weight, ctx.params["label_smoothing"])
         dloss = torch.zeros_like(lse) if dloss is None else dloss
+        upstream = _Upstream(dloss, target, lse, dlse, class_weight, ctx.params)
         dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if ctx.needs_input_grad[0] else None
         for rows, some in logits.blocks:
-            of_lse = None if dlse is None else dlse[rows]
-            _dlogits(some.mT, dloss[rows], target[rows], lse[rows], of_lse, class_weight, mean, **ctx.params)
+            upstream.write_all(some.mT, rows)
             if dx is not None:
                 portable.matmul(some.mT, weight, out=dx[rows])
-        return dx, logits.make_gradient(), None, None, None
+        return dx, logits.make_gradient(upstream, dx), None, None, None, None
 
 
 class _Whole(torch.autograd.Function):

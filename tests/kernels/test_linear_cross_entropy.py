@@ -25,9 +25,10 @@ def leaves():
 
 @pytest.mark.parametrize("chunk_rows", [1, 4, 11, None])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_it_is_torch_s(chunk_rows, reduction):
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_it_is_torch_s(chunk_rows, reduction, label_smoothing):
     (x, w), (y, v) = leaves(), leaves()
-    params = {"reduction": reduction, "label_smoothing": 0.1}
+    params = {"reduction": reduction, "label_smoothing": label_smoothing}
     got = portable.linear_cross_entropy(x, w, TARGET.int(), chunk_rows=chunk_rows, **params)
     expected = F.cross_entropy(y @ v.T, TARGET, **params)
     torch.testing.assert_close(got, expected)
@@ -66,7 +67,8 @@ def test_sixteen_bits_add_up_in_float32():
     x = torch.ones(rows, 1, dtype=torch.bfloat16)
     w = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
     target = torch.zeros(rows, dtype=torch.int64)
-    loss = portable.linear_cross_entropy(x, w, target, chunk_rows=1, reduction="sum")
+    weights = torch.ones(2)  # with which the gradient of the weight is a sum of parts
+    loss = portable.linear_cross_entropy(x, w, target, chunk_rows=1, reduction="sum", class_weight=weights)
     (dw,) = torch.autograd.grad(loss, w)
     assert dw.flatten().tolist() == [-rows / 2, rows / 2]
 
@@ -83,11 +85,44 @@ class Largest(TorchDispatchMode):
         return made
 
 
-def test_no_tensor_holds_all_logits():
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_no_tensor_holds_all_logits(label_smoothing, monkeypatch):
+    monkeypatch.setattr(linear_api, "MOST_CLASSES", 8)
     x, w = leaves()
     with Largest() as largest:
-        portable.linear_cross_entropy(x, w, TARGET, chunk_rows=2).backward()
+        portable.linear_cross_entropy(x, w, TARGET, chunk_rows=2, label_smoothing=label_smoothing).backward()
     assert H * V <= largest.elements <= max(2 * V, H * V) < N * V
+
+
+@pytest.mark.parametrize("ignore_index", [-100, 3, 20])
+@pytest.mark.parametrize("chunk_rows", [1, 4])
+def test_rows_whose_logits_are_made_again_by_some_classes(chunk_rows, ignore_index, monkeypatch):
+    """Five rows of eleven, in three products of 16 classes at most. A class may be the one to ignore, and the
+    same number within the classes at hand another."""
+    monkeypatch.setattr(linear_api, "MOST_CLASSES", 16)
+    (x, w), (y, v) = leaves(), leaves()
+    params = {"softcap": 2.0, "z_loss": 0.1, "return_lse": True, "ignore_index": ignore_index}
+    target = TARGET.clamp(min=0)
+    target[-3:] = torch.tensor([3, 19, 20])
+    with Calls("portable::cross_entropy_backward") as calls:
+        got = portable.linear_cross_entropy(x, w, target, chunk_rows=chunk_rows, **params)
+        found = torch.autograd.grad(3.0 * got[0] + got[1].square().sum(), (x, w), retain_graph=True)
+        again = torch.autograd.grad(3.0 * got[0] + got[1].square().sum(), (x, w))
+    assert calls.count == 2 * (1 + 3)
+    expected = portable.cross_entropy(y @ v.T, target, **params)
+    torch.testing.assert_close(got, expected)
+    wanted = torch.autograd.grad(3.0 * expected[0] + expected[1].square().sum(), (y, v))
+    torch.testing.assert_close(found, wanted)
+    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+
+
+def test_a_target_outside_the_classes_is_nan_where_logits_are_made_again():
+    x, w = leaves()
+    target = TARGET.clone()
+    target[-1] = V
+    loss = portable.linear_cross_entropy(x, w, target, chunk_rows=1, reduction="none")
+    (dx,) = torch.autograd.grad(loss.sum(), x)
+    assert loss.isnan().tolist() == dx.isnan().any(1).tolist() == [False] * (N - 1) + [True]
 
 
 class Made(TorchDispatchMode):
@@ -193,17 +228,19 @@ class Calls(TorchDispatchMode):
 
 
 def test_the_gradients_of_one_number_are_made_with_the_loss_of_chunks():
-    """The backward pass makes no logits; its gradients are those of the pass that makes them again."""
-    x, w = (each.detach().float().requires_grad_() for each in leaves())
-    loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=10)
+    """Where smoothing counts all classes. The backward pass makes no logits; its gradients are those of the
+    pass that makes them again."""
+    x, w = (each.detach()[:, :2].float().requires_grad_() for each in leaves())
+    params = {"chunk_rows": 8, "label_smoothing": 0.1}
+    loss = portable.linear_cross_entropy(x, w, TARGET, **params)
     with Largest() as largest:
         found = torch.autograd.grad(loss, (x, w), retain_graph=True)
-    assert largest.elements <= H * V < 10 * V
-    again, _ = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=10, return_lse=True)
+    assert largest.elements <= 2 * V < 8 * V
+    again, _ = portable.linear_cross_entropy(x, w, TARGET, **params, return_lse=True)
     assert torch.equal(loss, again)
     with Largest() as largest:
         expected = torch.autograd.grad(again, (x, w))
-    assert largest.elements == 10 * V
+    assert largest.elements == 8 * V
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     tripled = torch.autograd.grad(loss, (x, w), torch.tensor(3.0))
     assert all(torch.equal(one, 3.0 * other) for one, other in zip(tripled, found, strict=True))
