@@ -76,6 +76,18 @@ void cross_entropy_forward(const T* logits, const int64_t* target, const float* 
 }
 #endif
 
+#if PASS == FORWARD_COLUMNS || PASS == BACKWARD_COLUMNS
+// The lane's rows from `first` on of the classes base, base + ROWS and so on, CHUNKS of them; `source` is where the first of
+// these begins. Zeros beyond the last row and class.
+DEVICE void load_classes(Vector<T, VEC> (&held)[CHUNKS], const T* source, int64_t class_stride, int64_t first, int64_t rows,
+                         int64_t base, int64_t length) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        held[c] = load_vector<true>(source + c * ROWS * class_stride, first, base + c * ROWS < length ? rows : 0);
+    }
+}
+#endif
+
 #if PASS == FORWARD_COLUMNS
 constexpr int WIDTH = LANES * VEC;    // rows of logits that a block takes
 
@@ -107,14 +119,14 @@ void cross_entropy_forward_columns(const T* logits, const int64_t* target, const
     SHARED float exchanged[ROWS][WIDTH];
     const int64_t first = static_cast<int64_t>(block_x()) * WIDTH + row_lane() * VEC;
     const T* source = logits + first * row_stride + row_slot() * class_stride;
+    const int64_t step = CHUNKS * ROWS * class_stride;
     LogSumExp<THIRD> part[VEC];
+    Vector<T, VEC> held[CHUNKS];
+    load_classes(held, source, class_stride, first, rows, row_slot(), length);
     for (int base = row_slot(); base < length; base += CHUNKS * ROWS) {
-        Vector<T, VEC> held[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            held[c] = load_vector<true>(source + c * ROWS * class_stride, first, base + c * ROWS < length ? rows : 0);
-        }
-        source += CHUNKS * ROWS * class_stride;
+        Vector<T, VEC> next[CHUNKS];    // in flight while these are added
+        source += step;
+        load_classes(next, source, class_stride, first, rows, base + CHUNKS * ROWS, length);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             float larger = held[0][i];
@@ -131,6 +143,8 @@ void cross_entropy_forward_columns(const T* logits, const int64_t* target, const
                 part[i].add(score_of(held[c][i], softcap).value, shift, THIRD == WEIGHTED ? weight[column] : 1.0f);
             }
         }
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) held[c] = next[c];
     }
     float value[VEC];
 #pragma unroll
@@ -190,12 +204,12 @@ struct RowGradient {
         even = upstream * label_smoothing / static_cast<float>(length);
         sharp = upstream * own;
     }
-    // The gradient of the logit x of a column, of which `of_class` is the weight.
-    DEVICE float of(float x, int64_t column, float of_class, float softcap) const {
+    // The gradient of the logit x of a class, of which `of_class` is the weight; `hot` says that it is the target.
+    DEVICE float of(float x, bool hot, float of_class, float softcap) const {
         const Softcapped score = score_of(x, softcap);
         float value = of_power * exponential(score.value - total);
         if constexpr (SMOOTHING) value -= WEIGHT ? even * of_class : even;
-        if (column == wanted) value -= sharp;
+        if (hot) value -= sharp;
         return value * score.slope;
     }
 };
@@ -219,7 +233,7 @@ void cross_entropy_backward(const float* dloss, const float* dlse, const T* logi
         if constexpr (SMOOTHING && WEIGHT) {
             if (weight != nullptr && column < slice.length) of_class = weight[column];
         }
-        return row.of(held[c][i], column, of_class, softcap);
+        return row.of(held[c][i], column == row.wanted, of_class, softcap);
     });
 }
 #endif
@@ -236,17 +250,14 @@ void cross_entropy_backward_columns(const float* dloss, const float* dlse, const
     const int64_t first = static_cast<int64_t>(block - group * across) * LANES * VEC + row_lane() * VEC;
     if (first >= rows) return;
     const int64_t base = static_cast<int64_t>(group) * CHUNKS * ROWS + row_slot();
-    const T* source = logits + first * row_stride;
     Vector<T, VEC> held[CHUNKS];
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        held[c] = load_vector<true>(source + (base + c * ROWS) * class_stride, first, base + c * ROWS < length ? rows : 0);
-    }
+    load_classes(held, logits + first * row_stride + base * class_stride, class_stride, first, rows, base, length);
     float found[CHUNKS][VEC];
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
         const RowGradient row(first + i, first + i < rows, length, dloss, dlse, target, weight, weight_mean, lse, ignore_index,
                               label_smoothing, z_loss);
+        const int offset = static_cast<int>(row.wanted - base);    // of a target outside the row all is NaN
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             const int64_t column = base + c * ROWS;
@@ -254,7 +265,7 @@ void cross_entropy_backward_columns(const float* dloss, const float* dlse, const
             if constexpr (SMOOTHING && WEIGHT) {
                 if (weight != nullptr && column < length) of_class = weight[column];
             }
-            found[c][i] = row.ignored ? 0.0f : row.of(held[c][i], column, of_class, softcap);
+            found[c][i] = row.ignored ? 0.0f : row.of(held[c][i], offset == c * ROWS, of_class, softcap);
         }
     }
 #pragma unroll
