@@ -13,15 +13,15 @@ from portable.plan import Call, Launch, Plan, Rejected, Scalar
 _SOURCE = Path(__file__).with_name("cross_entropy.cu")
 _WIDTH, _THREADS = 32, 512
 """Rows of logits that a block of the forward pass over columns takes, and its threads: 4096 rows are 128
-blocks, each with 32 KB of loads in flight."""
-_GRADIENT_WIDTH, _GRADIENT_THREADS = 128, 256
+blocks, each with 64 KB of loads in flight. Measured: docs/notes/losses.md."""
+_GRADIENT_WIDTH, _GRADIENT_THREADS = 128, 128
 
 
 def forward(call: Call) -> Plan | Rejected:
     """loss and lse from logits, target and weight: one launch."""
     names = ("logits", "target", "weight", "loss", "lse")
     if not are_rows(call["logits"]):
-        kind = _columns(call, ("logits",), _WIDTH, _THREADS, chunks=4)
+        kind = _columns(call, ("logits",), _WIDTH, _THREADS, chunks=8)
         return _columns_plan(call, names, kind, "forward")
     defines = ("PASS", "FORWARD"), *_defines(call)
     return scan_plan(call, names, _SOURCE, "cross_entropy_forward", defines, _numbers(call))
@@ -31,7 +31,7 @@ def backward(call: Call) -> Plan | Rejected:
     """dlogits from dloss, dlse, logits, target, the weights and lse: one launch."""
     names = ("dloss", "dlse", "logits", "target", "weight", "weight_mean", "lse", "dlogits")
     if not (are_rows(call["logits"]) and are_rows(call["dlogits"])):
-        kind = _columns(call, ("logits", "dlogits"), _GRADIENT_WIDTH, _GRADIENT_THREADS, chunks=8)
+        kind = _columns(call, ("logits", "dlogits"), _GRADIENT_WIDTH, _GRADIENT_THREADS, chunks=4)
         return _columns_plan(call, names, kind, "backward")
     defines = ("PASS", "BACKWARD"), *_defines(call)
     return gradient_plan(call, names, _SOURCE, "cross_entropy_backward", defines, _numbers(call))
