@@ -254,9 +254,9 @@ def test_losses(dtype, weight, scale, smoothing, reduction, softcap, z_loss):
     of_classes = None if weight is None else drawn(50, dtype=f32, seed=4).abs()
     rest = [ignored, scale, smoothing, reduction, softcap, z_loss]
     check("cross_entropy", cross_entropy, [drawn(9, 50, dtype=dtype), target, of_classes, *rest], (0,))
+    rest = [target, None, of_classes, *rest]
     draws = [
-        [drawn(9, 16, dtype=dtype, seed=seed), drawn(50, 16, dtype=dtype, seed=seed + 1) / 2, target, None]
-        + [of_classes, *rest]
+        [drawn(9, 16, dtype=dtype, seed=seed), drawn(50, 16, dtype=dtype, seed=seed + 1) / 2, *rest]
         for seed in range(0, 16, 2)
     ]
     check("fused_linear_cross_entropy", fused_linear_cross_entropy, draws[0], (0, 1), *draws[1:])
