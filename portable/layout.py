@@ -46,6 +46,14 @@ def collapsible(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     return 0 if inner is None else inner
 
 
+def are_rows(info: TensorInfo) -> bool:
+    """Whether `rows` takes it."""
+    if info.numel == 0:
+        return True
+    unit = info.shape[-1] <= 1 or info.strides[-1] == 1
+    return unit and collapsible(info.shape[:-1], info.strides[:-1]) is not None
+
+
 def rows(info: TensorInfo) -> Rows:
     """`info` as rows along its last dimension; the dispatcher has made it fit (`layout: rows`)."""
     length = info.shape[-1]
@@ -55,7 +63,7 @@ def rows(info: TensorInfo) -> Rows:
     if info.numel == 0:
         return Rows(count, length, length)  # nothing is read; torch's strides of it mean nothing
     stride = collapsible(info.shape[:-1], info.strides[:-1])
-    if stride is None or (length > 1 and info.strides[-1] != 1):
+    if stride is None or not are_rows(info):
         raise ValueError(f"not a row layout: shape {info.shape}, strides {info.strides}")
     if count == 1 and len(info.shape) > 1:
         stride = info.strides[-2]

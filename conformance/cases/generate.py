@@ -326,7 +326,8 @@ def shard(items: Sequence[Item], i: int, n: int) -> list[Item]:
 
 
 def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
-    """`out=`, an input as `out=`, and gradient cases: the spec's shapes, the types in rotation, N(0, 1) data.
+    """`out=`, an input as `out=` (by columns too where it may lie in any order), and gradient cases: the
+    spec's shapes, the types in rotation, N(0, 1) data.
 
     No gradient cases where an axis is 1: a normalised row of one element has a gradient that is all
     cancellation, which the norm-wise bound does not know; the backward op's own error scale does.
@@ -341,6 +342,8 @@ def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
         for mode in modes:
             if mode != "grad" or spec.boundary or 1 not in dict(shape.axes).values():
                 yield Case(spec.op, types[number % len(types)], shape, mode=mode)
+        if out is not None and out.in_place is not None and spec.inputs[out.in_place].layout == "any":
+            yield Case(spec.op, types[number % len(types)], shape, layout="transposed", mode="in_place")
 
 
 # Cases that fuzzing found ---------------------------------------------------------------

@@ -42,10 +42,10 @@ def cross_entropy(
     With s = logits, or softcap * tanh(logits / softcap), lse = log(sum(exp(s))), and w the weights, ones by
     default, a row's loss is (1 - label_smoothing) * w[target] * (lse - s[target]) + label_smoothing * mean(
     w * (lse - s)) + z_loss * lse^2. A row whose target is ignore_index has a loss and an lse of 0, and a
-    gradient of 0; its logits are not read. A target outside [0, V) that is not ignore_index gives NaN: it is
-    not checked, and no memory outside the row is read.
+    gradient of 0; its logits count for nothing. A target outside [0, V) that is not ignore_index gives NaN:
+    it is not checked, and no memory outside the row is read.
 
-    logits: float16, bfloat16, float32 or float64, in any strides; a last one other than 1 costs a copy.
+    logits: float16, bfloat16, float32 or float64, in any strides: fastest with a first or a last one of 1.
     target: int64 or int32. weight: (V,), of the dtype of the logits, or float32 for narrower ones; it has no
     gradient, and z_loss is not weighted. reduction: "none" for N losses; "sum"; "mean", the sum over the
     number of rows that are not ignored, or over the sum of w[target] of those (NaN where it is 0 / 0). The

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from portable.kernels._lib.plans.log_sum_exp_plan import Arguments, gradient_plan, scan_plan
-from portable.plan import Call, Plan, Rejected, Scalar
+from portable.kernels._lib.plans.log_sum_exp_plan import LONGEST, Arguments, gradient_plan, scan_plan
+from portable.kernels._lib.plans.row_class import MAX_GRID, RowClass, pointer, vector_length
+from portable.layout import are_rows, ceil_div
+from portable.plan import Call, Launch, Plan, Rejected, Scalar
 
 _SOURCE = Path(__file__).with_name("cross_entropy.cu")
+_WIDTH, _THREADS = 32, 512
+"""Rows of logits that a block of the forward pass over columns takes, and its threads: 4096 rows are 128
+blocks, each with 64 KB of loads in flight. Measured: docs/notes/losses.md."""
+_GRADIENT_WIDTH, _GRADIENT_THREADS = 128, 128
 
 
 def forward(call: Call) -> Plan | Rejected:
     """loss and lse from logits, target and weight: one launch."""
     names = ("logits", "target", "weight", "loss", "lse")
+    if not are_rows(call["logits"]):
+        kind = _columns(call, ("logits",), _WIDTH, _THREADS, chunks=8)
+        return _columns_plan(call, names, kind, "forward")
     defines = ("PASS", "FORWARD"), *_defines(call)
     return scan_plan(call, names, _SOURCE, "cross_entropy_forward", defines, _numbers(call))
 
@@ -20,8 +30,52 @@ def forward(call: Call) -> Plan | Rejected:
 def backward(call: Call) -> Plan | Rejected:
     """dlogits from dloss, dlse, logits, target, the weights and lse: one launch."""
     names = ("dloss", "dlse", "logits", "target", "weight", "weight_mean", "lse", "dlogits")
+    if not (are_rows(call["logits"]) and are_rows(call["dlogits"])):
+        kind = _columns(call, ("logits", "dlogits"), _GRADIENT_WIDTH, _GRADIENT_THREADS, chunks=4)
+        return _columns_plan(call, names, kind, "backward")
     defines = ("PASS", "BACKWARD"), *_defines(call)
     return gradient_plan(call, names, _SOURCE, "cross_entropy_backward", defines, _numbers(call))
+
+
+def _columns(call: Call, names: Sequence[str], width: int, threads: int, chunks: int) -> RowClass:
+    """Blocks of `threads` that take `width` rows of logits, of each `chunks` classes at a time (half as many
+    where rows are taken one by one); vectors where the rows lie side by side in all tensors `names`."""
+    dtype = call["logits"].dtype
+    tensors = [(call[name], call[name].strides[1]) for name in names]
+    vector = vector_length(dtype, tensors)
+    if vector == 1 or any(info.strides[0] != 1 for info, _ in tensors):
+        return RowClass(dtype, 1, False, threads, width, chunks // 2, False)
+    tail = call["logits"].shape[0] % vector != 0
+    return RowClass(dtype, vector, tail, threads, width // vector, chunks, False)
+
+
+def _columns_plan(call: Call, names: Sequence[str], kind: RowClass, which: str) -> Plan | Rejected:
+    """One launch over blocks of logits in any strides."""
+    rows, length = call["logits"].shape
+    across = ceil_div(rows, kind.lanes * kind.vector)
+    numbers: Arguments = ()
+    grid = across
+    if which == "backward":
+        numbers = (("across", Scalar("i32", across)),)
+        grid *= ceil_div(length, kind.rows_per_block * kind.chunks)
+    if grid > MAX_GRID or length > LONGEST:
+        return Rejected(f"{rows} rows of {length} elements exceed the grid")
+    names_of_strides = ["row_stride", "class_stride"]
+    strides = [*call["logits"].strides]
+    if which == "backward":
+        names_of_strides += ["dlogits_row_stride", "dlogits_class_stride"]
+        strides += call["dlogits"].strides
+    args = (
+        *(pointer(call, name) for name in names),
+        ("rows", Scalar("i64", rows)),
+        ("length", Scalar("i64" if which == "backward" else "i32", length)),
+        *((name, Scalar("i64", stride)) for name, stride in zip(names_of_strides, strides, strict=True)),
+        *numbers,
+        *_numbers(call),
+    )
+    defines = ("PASS", f"{which.upper()}_COLUMNS"), *_defines(call)
+    kernel = kind.kernel(_SOURCE, f"cross_entropy_{which}_columns", defines)
+    return Plan((Launch(kernel, (grid, 1, 1), args),))
 
 
 def _defines(call: Call) -> tuple[tuple[str, int], ...]:

@@ -16,6 +16,9 @@ from portable.kernels._lib.triton.log_sum_exp import (
 from portable.kernels._lib.triton.math import softcapped
 from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import divisible, element_tile, row_starts
+from portable.kernels.cross_entropy.columns_triton import columns_plan
+from portable.kernels.cross_entropy.loss_triton import row_gradient, row_loss
+from portable.layout import are_rows
 from portable.plan import Argument, Call, Plan, Rejected, Scalar
 
 
@@ -61,23 +64,10 @@ def cross_entropy_rows(
         x = tl.where(mask, x, -float("inf"))
         highest, total, _moment = lane_add(x, highest, total, total, False, ROWS, BLOCK, UNIT, LANES)
     most, whole, _sum = merge_lanes(highest, total, total, False)
-    log_sum = tl.log(whole)
-    lse = most + log_sum
-    loss = most - picked
-    if weight_ptr is not None:
-        loss = tl.load(weight_ptr + target, mask=legal, other=1.0) * (loss + log_sum)
-        if SMOOTHING:
-            mean = tl.sum(even, axis=1) / length
-            of_weight = tl.sum(weights, axis=1) / length
-            even_loss = tl.fma(of_weight, log_sum, tl.fma(of_weight, most, -mean))
-            loss = tl.fma(label_smoothing, even_loss, (1.0 - label_smoothing) * loss)
-    else:
-        if SMOOTHING:
-            mean = tl.sum(even, axis=1) / length
-            loss = tl.fma(label_smoothing, most - mean, (1.0 - label_smoothing) * loss)
-        loss += log_sum
-    if Z_LOSS:
-        loss = tl.fma(z_loss * lse, lse, loss)
+    loss, lse = row_loss(
+        most, whole, picked, tl.sum(even, axis=1), tl.sum(weights, axis=1), weight_ptr, target, legal, length,
+        label_smoothing, z_loss, SMOOTHING, Z_LOSS,
+    )  # fmt: skip
     tl.store(loss_ptr + row, tl.where(ignored, 0.0, loss), mask=row < count)
     tl.store(lse_ptr + row, tl.where(ignored, 0.0, lse), mask=row < count)
 
@@ -89,31 +79,13 @@ def cross_entropy_backward_elements(
     PDL: tl.constexpr, SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """With p = exp(score - lse), o = (1 - smoothing) * weight[target] and m = smoothing * weight_mean, for
-    one tile: (dloss * ((o + m + 2 * z_loss * lse) * p - o * one-hot - smoothing * weight / classes) + dlse *
-    p) * score'; zeros in ignored rows, which are not read."""
+    """The gradient of one tile; zeros in ignored rows, which are not read."""
     enter_pdl(PDL)
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
-    target = tl.load(target_ptr + row, mask=row < count, other=ignore_index).to(tl.int64)
-    kept = target != ignore_index
-    upstream = tl.load(dloss_ptr + row, mask=kept, other=0.0)
-    lse = tl.load(lse_ptr + row, mask=kept, other=0.0)
-    outside = (target < 0) | (target >= length)
-    upstream = tl.where(kept & outside, float("nan"), upstream)
-    own = 1.0 - label_smoothing
-    factor = upstream
-    if (weight_ptr is not None) or (weight_mean_ptr is not None):
-        mean = 1.0
-        if weight_ptr is not None:
-            own *= tl.load(weight_ptr + target, mask=kept & (outside == 0), other=1.0)
-        if weight_mean_ptr is not None:
-            mean = tl.load(weight_mean_ptr)
-        both = own + label_smoothing * mean if SMOOTHING else own
-        factor *= tl.fma(2.0 * z_loss, lse, both)
-    elif Z_LOSS:
-        factor *= tl.fma(2.0 * z_loss, lse, 1.0)
-    if dlse_ptr is not None:
-        factor += tl.load(dlse_ptr + row, mask=kept, other=0.0)
+    target, kept, upstream, lse, own, factor = row_gradient(
+        row, count, length, dloss_ptr, dlse_ptr, target_ptr, weight_ptr, weight_mean_ptr, lse_ptr,
+        ignore_index, label_smoothing, z_loss, SMOOTHING, Z_LOSS,
+    )  # fmt: skip
     read = mask & kept[:, None]
     x = tl.load(row_starts(logits_ptr, row, logits_stride, UNIT) + col, mask=read, other=0.0).to(tl.float32)
     slope = 1.0
@@ -134,12 +106,16 @@ def cross_entropy_backward_elements(
 def forward(call: Call) -> Plan | Rejected:
     """Plan loss and lse from logits, target and weight."""
     names = ("logits", "target", "weight", "loss", "lse")
+    if not are_rows(call["logits"]):
+        return columns_plan(call, names, _numbers(call), *_constants(call))
     return scan_plan(call, names, cross_entropy_rows, _numbers(call), *_constants(call))
 
 
 def backward(call: Call) -> Plan | Rejected:
     """Plan dlogits from dloss, dlse, logits, target, the weights and lse."""
     names = ("dloss", "dlse", "logits", "target", "weight", "weight_mean", "lse", "dlogits")
+    if not (are_rows(call["logits"]) and are_rows(call["dlogits"])):
+        return columns_plan(call, names, _numbers(call), *_constants(call))
     return gradient_plan(call, names, cross_entropy_backward_elements, _numbers(call), *_constants(call))
 
 

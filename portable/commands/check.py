@@ -105,7 +105,9 @@ def call_signature(
         absent = field.when is not None and tensors.get(field.when) is None
         own = spec.sizes(name, case)
         shape = (0,) if absent else ((*leading, *own) if field.leading else own)
-        tensors[name] = _info(shape, types.get(field.dtype, field.dtype), True, False)
+        tensors[name] = _info(
+            shape, types.get(field.dtype, field.dtype), True, field.in_place in column_major
+        )
     params = {name: case.params.get(name, param.default) for name, param in spec.params.items()}
     params |= spec.dtype_params(types)
     return select.CallSignature(spec, tensors, params, axes, types)
@@ -159,7 +161,11 @@ def jobs(
 
 def matrices(spec: Spec) -> list[str]:
     """The inputs that may be row-major or column-major."""
-    return [name for name, field in spec.inputs.items() if field.layout == "matrix"]
+    return [
+        name
+        for name, field in spec.inputs.items()
+        if field.layout == "matrix" or (field.layout == "any" and field.rank == 2 and not field.mutated)
+    ]
 
 
 def _could_run(implementation: Implementation, backend: Backend, device: Device) -> bool:

@@ -72,21 +72,29 @@ def outcome(function: Callable[..., Any], inputs: list[Any], wanted: tuple[int, 
     return found | {f"gradient {i}": each for i, each in zip(wanted, grads, strict=True)}
 
 
-def check(op: str, formula: Callable[..., Any], inputs: list[Any], wanted: tuple[int, ...]) -> None:
-    """That Liger's registry computes `formula`, with its dtypes, as near to float64 as torch does."""
+def check(
+    op: str, formula: Callable[..., Any], inputs: list[Any], wanted: tuple[int, ...], *draws: list[Any]
+) -> None:
+    """That Liger's registry computes `formula`, with its dtypes, as near to float64 as torch does: over these
+    inputs and further `draws`, without which a single number is as near as chance has it."""
     assert resolve_impl(op).impl_name == "portable"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LigerImplFallbackWarning)
-        ours = outcome(partial(liger_dispatch, op), inputs, wanted)
-    theirs = outcome(formula, inputs, wanted)
-    wide = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
-    exact = outcome(formula, wide, wanted)
-    assert ours.keys() == theirs.keys() == exact.keys()
-    for name, true in exact.items():
-        assert (ours[name].dtype, ours[name].shape) == (theirs[name].dtype, theirs[name].shape), name
-        error, eager = ((each[name].double() - true).square().mean().sqrt().item() for each in (ours, theirs))
-        ulp = torch.finfo(ours[name].dtype).eps * true.double().square().mean().sqrt().item()
-        assert error <= 1.1 * eager + 0.5 * ulp, (name, error, eager, ulp)
+    found: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {}
+    for drawn_inputs in (inputs, *draws):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LigerImplFallbackWarning)
+            ours = outcome(partial(liger_dispatch, op), drawn_inputs, wanted)
+        theirs = outcome(formula, drawn_inputs, wanted)
+        wide = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in drawn_inputs]
+        exact = outcome(formula, wide, wanted)
+        assert ours.keys() == theirs.keys() == exact.keys()
+        for name, true in exact.items():
+            assert (ours[name].dtype, ours[name].shape) == (theirs[name].dtype, theirs[name].shape), name
+            found.setdefault(name, []).append((ours[name], theirs[name], true))
+    for name, several in found.items():
+        own, eager, true = (torch.stack(each).double() for each in zip(*several, strict=True))
+        error, of_torch = ((each - true).square().mean().sqrt().item() for each in (own, eager))
+        ulp = torch.finfo(several[0][0].dtype).eps * true.square().mean().sqrt().item()
+        assert error <= 1.1 * of_torch + 0.5 * ulp, (name, error, of_torch, ulp)
 
 
 # Liger's formulas --------------------------------------------------------------------------------------
@@ -246,9 +254,12 @@ def test_losses(dtype, weight, scale, smoothing, reduction, softcap, z_loss):
     of_classes = None if weight is None else drawn(50, dtype=f32, seed=4).abs()
     rest = [ignored, scale, smoothing, reduction, softcap, z_loss]
     check("cross_entropy", cross_entropy, [drawn(9, 50, dtype=dtype), target, of_classes, *rest], (0,))
-    x, of_head = drawn(9, 16, dtype=dtype), drawn(50, 16, dtype=dtype, seed=1) / 2
-    inputs = [x, of_head, target, None, of_classes, *rest]
-    check("fused_linear_cross_entropy", fused_linear_cross_entropy, inputs, (0, 1))
+    rest = [target, None, of_classes, *rest]
+    draws = [
+        [drawn(9, 16, dtype=dtype, seed=seed), drawn(50, 16, dtype=dtype, seed=seed + 1) / 2, *rest]
+        for seed in range(0, 16, 2)
+    ]
+    check("fused_linear_cross_entropy", fused_linear_cross_entropy, draws[0], (0, 1), *draws[1:])
 
 
 @pytest.mark.parametrize("dtype", [f16, f32])

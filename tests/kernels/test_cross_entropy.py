@@ -123,6 +123,38 @@ def test_an_index_beyond_32_bits_is_not_cut(emulate, implementation):
     assert loss.isnan()
 
 
+@pytest.mark.parametrize("implementation", ["cpp", "triton"])
+@pytest.mark.parametrize("rows", [27, 40])  # vectors of 8 rows, the last one whole or not
+def test_logits_whose_rows_lie_side_by_side(emulate, implementation, rows):
+    """The gradient is written over them, and over nothing else; each row is as where it lies alone. A target
+    that is no class, or whose low word alone is one, makes its row NaN and no other."""
+    emulate("gfx942")
+    memory = torch.randn(70, 48, generator=torch.Generator().manual_seed(5)).bfloat16()
+    beside = memory[:, rows:].clone()
+    logits = memory[:, :rows].mT
+    target = torch.arange(rows) * 5 % 70
+    target[4], target[9], target[11], target[12] = -100, 70, -1, 2**32 + 3
+    params = {"ignore_index": -100, "label_smoothing": 0.1, "softcap": 4.0, "z_loss": 0.01}
+    weight = torch.linspace(0.5, 2.0, 70)
+    forward, backward = (dispatcher.op(name) for name in ("cross_entropy", "cross_entropy_backward"))
+    dloss = torch.linspace(-1.0, 1.0, rows)
+    with portable.using(cross_entropy=implementation, cross_entropy_backward=implementation):
+        there = logits.contiguous()
+        expected = forward(there, target, weight, **params)
+        given = dloss, there, target, expected[1], dloss, weight, weight.mean().reshape(1)
+        dlogits = backward(*given, **params)
+        found = forward(logits, target, weight, **params)
+        backward(given[0], logits, *given[2:], out=logits, **params)
+    bad = torch.zeros(rows, dtype=torch.bool)
+    bad[[9, 11, 12]] = True
+    assert torch.equal(found[0].isnan(), bad) and torch.equal(logits.isnan().all(1), bad)
+    for one, other in zip((*found, logits), (*expected, dlogits), strict=True):
+        torch.testing.assert_close(
+            one, other, equal_nan=True, rtol=1e-5 if one.dim() == 1 else 0.008, atol=1e-6
+        )
+    assert torch.equal(memory[:, rows:], beside)
+
+
 def call(**params):
     return portable.cross_entropy(LOGITS, TARGET, **params)
 

@@ -25,9 +25,10 @@ def leaves():
 
 @pytest.mark.parametrize("chunk_rows", [1, 4, 11, None])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_it_is_torch_s(chunk_rows, reduction):
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_it_is_torch_s(chunk_rows, reduction, label_smoothing):
     (x, w), (y, v) = leaves(), leaves()
-    params = {"reduction": reduction, "label_smoothing": 0.1}
+    params = {"reduction": reduction, "label_smoothing": label_smoothing}
     got = portable.linear_cross_entropy(x, w, TARGET.int(), chunk_rows=chunk_rows, **params)
     expected = F.cross_entropy(y @ v.T, TARGET, **params)
     torch.testing.assert_close(got, expected)
@@ -66,7 +67,8 @@ def test_sixteen_bits_add_up_in_float32():
     x = torch.ones(rows, 1, dtype=torch.bfloat16)
     w = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
     target = torch.zeros(rows, dtype=torch.int64)
-    loss = portable.linear_cross_entropy(x, w, target, chunk_rows=1, reduction="sum")
+    weights = torch.ones(2)  # with which the gradient of the weight is a sum of parts
+    loss = portable.linear_cross_entropy(x, w, target, chunk_rows=1, reduction="sum", class_weight=weights)
     (dw,) = torch.autograd.grad(loss, w)
     assert dw.flatten().tolist() == [-rows / 2, rows / 2]
 
@@ -83,11 +85,44 @@ class Largest(TorchDispatchMode):
         return made
 
 
-def test_no_tensor_holds_all_logits():
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_no_tensor_holds_all_logits(label_smoothing, monkeypatch):
+    monkeypatch.setattr(linear_api, "MOST_CLASSES", 8)
     x, w = leaves()
     with Largest() as largest:
-        portable.linear_cross_entropy(x, w, TARGET, chunk_rows=2).backward()
+        portable.linear_cross_entropy(x, w, TARGET, chunk_rows=2, label_smoothing=label_smoothing).backward()
     assert H * V <= largest.elements <= max(2 * V, H * V) < N * V
+
+
+@pytest.mark.parametrize("ignore_index", [-100, 3, 20])
+@pytest.mark.parametrize("chunk_rows", [1, 4])
+def test_rows_whose_logits_are_made_again_by_some_classes(chunk_rows, ignore_index, monkeypatch):
+    """Five rows of eleven, in three products of 16 classes at most. A class may be the one to ignore, and the
+    same number within the classes at hand another."""
+    monkeypatch.setattr(linear_api, "MOST_CLASSES", 16)
+    (x, w), (y, v) = leaves(), leaves()
+    params = {"softcap": 2.0, "z_loss": 0.1, "return_lse": True, "ignore_index": ignore_index}
+    target = TARGET.clamp(min=0)
+    target[-3:] = torch.tensor([3, 19, 20])
+    with Calls("portable::cross_entropy_backward") as calls:
+        got = portable.linear_cross_entropy(x, w, target, chunk_rows=chunk_rows, **params)
+        found = torch.autograd.grad(3.0 * got[0] + got[1].square().sum(), (x, w), retain_graph=True)
+        again = torch.autograd.grad(3.0 * got[0] + got[1].square().sum(), (x, w))
+    assert calls.count == 2 * (1 + 3)
+    expected = portable.cross_entropy(y @ v.T, target, **params)
+    torch.testing.assert_close(got, expected)
+    wanted = torch.autograd.grad(3.0 * expected[0] + expected[1].square().sum(), (y, v))
+    torch.testing.assert_close(found, wanted)
+    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+
+
+def test_a_target_outside_the_classes_is_nan_where_logits_are_made_again():
+    x, w = leaves()
+    target = TARGET.clone()
+    target[-1] = V
+    loss = portable.linear_cross_entropy(x, w, target, chunk_rows=1, reduction="none")
+    (dx,) = torch.autograd.grad(loss.sum(), x)
+    assert loss.isnan().tolist() == dx.isnan().any(1).tolist() == [False] * (N - 1) + [True]
 
 
 class Made(TorchDispatchMode):
@@ -106,7 +141,9 @@ class Made(TorchDispatchMode):
 
 @pytest.mark.parametrize("params", [{}, {"return_lse": True}])
 def test_the_gradient_of_the_logits_lies_over_them(params):
+    """Of x alone; that of the weight as well lies there."""
     x, w = leaves()
+    w.requires_grad_(False)
     result = portable.linear_cross_entropy(x, w, TARGET, **params) if params else None
     with Made(N * V) as made:
         loss = portable.linear_cross_entropy(x, w, TARGET) if result is None else result[0]
@@ -114,20 +151,64 @@ def test_the_gradient_of_the_logits_lies_over_them(params):
     assert len(made.places) == 1
 
 
+@pytest.mark.parametrize("rows", [4, 8, 16, 21])
+def test_the_logits_lie_in_the_gradient_of_the_weight(rows, monkeypatch):
+    """Of as many rows as it has columns; only those of more rows have memory of their own. No tensor holds
+    all logits, and a product takes some of the classes at a time."""
+    monkeypatch.setattr(linear_api, "LEAST_CLASSES", 16)
+    monkeypatch.setattr(linear_api, "GATHERED_ELEMENTS", 1)
+    x = torch.randn(rows, 8, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(V, 8, dtype=torch.float64, requires_grad=True)
+    target = torch.arange(rows) * 3 % V
+    with Largest() as largest, Made(V * 8) as made:
+        loss, lse = portable.linear_cross_entropy(x, w, target, return_lse=True, label_smoothing=0.1)
+        (loss + lse.square().sum()).backward()
+    assert w.grad is not None and w.grad.untyped_storage().nbytes() == V * 8 * 8
+    assert w.grad.data_ptr() in made.places
+    assert largest.elements <= V * max(8, rows - 8 + 7)
+    y, v = (each.detach().clone().requires_grad_() for each in (x, w))
+    logits = y @ v.T
+    expected = F.cross_entropy(logits, target, label_smoothing=0.1) + logits.logsumexp(-1).square().sum()
+    torch.testing.assert_close([x.grad, w.grad], list(torch.autograd.grad(expected, (y, v))))
+
+
+def test_the_gradient_of_the_weight_by_some_classes_at_a_time(monkeypatch):
+    monkeypatch.setattr(linear_api, "LEAST_CLASSES", 16)
+    monkeypatch.setattr(linear_api, "GATHERED_ELEMENTS", 1)
+    (x, w), (y, v) = leaves(), leaves()
+    with Calls("portable::matmul") as calls:
+        portable.linear_cross_entropy(x, w, TARGET).backward()
+    assert calls.count == 2 + 2 + 3  # two blocks of rows, 40 classes
+    F.cross_entropy(y @ v.T, TARGET).backward()
+    torch.testing.assert_close([x.grad, w.grad], [y.grad, v.grad])
+
+
+def test_gradients_of_one_graph_are_not_written_over_by_another_pass():
+    """The first pass' gradient of the weight is the memory of its logits, which no later pass touches."""
+    x, w = leaves()
+    loss = portable.linear_cross_entropy(x, w, TARGET)
+    (first,) = torch.autograd.grad(loss, w, retain_graph=True)
+    kept = first.clone()
+    (second,) = torch.autograd.grad(loss, w)
+    assert torch.equal(first, kept) and torch.equal(second, kept) and second.data_ptr() != first.data_ptr()
+
+
 def test_chunks_only_where_they_take_less_memory(monkeypatch):
-    """30 rows of logits take no more than 12, and what 3 * 6 would of sums and parts of the gradient."""
+    """Beside the gradient of the weight, which holds those of 6 rows, 30 rows of logits take no more than
+    12, and what 3 * 6 would of sums and parts of the gradient."""
     monkeypatch.setattr(linear_api, "CHUNK_ELEMENTS", 12 * V)
     monkeypatch.setattr(linear_api, "_ROWS", 1)
 
     def chunks(rows, weight_s):
         x = torch.randn(rows, H).bfloat16().requires_grad_()
         w = torch.randn(V, H).bfloat16().requires_grad_(weight_s)
-        with Calls("portable::linear") as calls:
+        with Calls("portable::cross_entropy") as calls:
             portable.linear_cross_entropy(x, w, torch.zeros(rows, dtype=torch.int64)).backward()
         return calls.count
 
-    assert chunks(30, True) == 1
-    assert chunks(31, True) == 3
+    assert chunks(6, True) == 1
+    assert chunks(36, True) == 2  # those in the gradient, and those beside it
+    assert chunks(37, True) == 4
     assert chunks(24, False) == 2
     with torch.no_grad(), Calls("portable::linear") as calls:
         portable.linear_cross_entropy(torch.randn(24, H), torch.randn(V, H), torch.zeros(24).long())
@@ -147,17 +228,19 @@ class Calls(TorchDispatchMode):
 
 
 def test_the_gradients_of_one_number_are_made_with_the_loss_of_chunks():
-    """The backward pass makes no logits; its gradients are those of the pass that makes them again."""
-    x, w = (each.detach().float().requires_grad_() for each in leaves())
-    loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=10)
+    """Where smoothing counts all classes. The backward pass makes no logits; its gradients are those of the
+    pass that makes them again."""
+    x, w = (each.detach()[:, :2].float().requires_grad_() for each in leaves())
+    params = {"chunk_rows": 8, "label_smoothing": 0.1}
+    loss = portable.linear_cross_entropy(x, w, TARGET, **params)
     with Largest() as largest:
         found = torch.autograd.grad(loss, (x, w), retain_graph=True)
-    assert largest.elements <= H * V < 10 * V
-    again, _ = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=10, return_lse=True)
+    assert largest.elements <= 2 * V < 8 * V
+    again, _ = portable.linear_cross_entropy(x, w, TARGET, **params, return_lse=True)
     assert torch.equal(loss, again)
     with Largest() as largest:
         expected = torch.autograd.grad(again, (x, w))
-    assert largest.elements == 10 * V
+    assert largest.elements == 8 * V
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     tripled = torch.autograd.grad(loss, (x, w), torch.tensor(3.0))
     assert all(torch.equal(one, 3.0 * other) for one, other in zip(tripled, found, strict=True))
@@ -169,13 +252,13 @@ def test_a_second_backward_pass_makes_the_logits_again(wanted):
     x, w = (each.detach().requires_grad_(on) for each, on in zip(leaves(), wanted, strict=True))
     some = [each for each in (x, w) if each.requires_grad]
     loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=N)
-    with Calls("portable::linear") as calls:
+    with Calls("portable::linear") as linears, Calls("portable::matmul") as products:
         first = torch.autograd.grad(loss, some, retain_graph=True)
-    assert calls.count == 0
+    before = linears.count + products.count
     for factor in (1.0, 3.0):
-        with Calls("portable::linear") as calls:
+        with Calls("portable::linear") as linears, Calls("portable::matmul") as products:
             again = torch.autograd.grad(loss, some, torch.tensor(factor, dtype=loss.dtype), retain_graph=True)
-        assert calls.count == 1
+        assert linears.count + products.count == before + (2 if wanted[1] else 1)
         for one, other in zip(first, again, strict=True):
             torch.testing.assert_close(factor * one, other)
 
