@@ -172,6 +172,7 @@ def test_loads_of_one_kind_land_in_order(arch):
 # Halves of a register on gfx11 and gfx12: v3 is there, a load to one half of it is in flight, then `what`.
 LOWER = "global_load_d16_b16 v3, v1, s[4:5]\n"
 UPPER = "global_load_d16_hi_b16 v3, v1, s[4:5]\n"
+AT_0 = "global_load_d16_hi_b16 v3, v2, s[4:5] offset:2\n"
 LDS_LOWER = "ds_write_b32 v1, v1\nD 0\nds_load_u16_d16 v3, v1\n"
 LDS_UPPER = LDS_LOWER.replace("d16", "d16_hi")
 OUT = "global_store_{} v1, v3, s[6:7]\n"
@@ -184,7 +185,7 @@ HALVES = {  # the load, what follows it, and whether that needs the wait
     "store_same_upper": (UPPER, OUT.format("d16_hi_b16"), True),
     "store_all": (LOWER, OUT.format("b32"), True),
     "store_after_a_word": (LOAD, OUT.format("d16_hi_b16"), True),
-    "an_address_of_a_store": (UPPER.replace("v1", "v2").replace("\n", " offset:2\n"), "global_store_b16 v3, v3, s[6:7]\n", True),
+    "an_address_of_a_store": (AT_0, "global_store_b16 v3, v3, s[6:7]\n", True),
     "lds_store_upper": (LOWER, "ds_store_b16_d16_hi v1, v3\n", False),
     "lds_store_lower": (UPPER, "ds_store_b16 v1, v3\n", False),
     "lds_store_same": (UPPER, "ds_store_b16_d16_hi v1, v3\n", True),

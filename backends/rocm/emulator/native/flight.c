@@ -145,7 +145,8 @@ static int data_of(const Inst *in) {
 static enum Half half_of(const Inst *in, const OpInfo *op, enum Arch arch) {
     const char *name = op->name;
     const bool loads = has(name, "_d16") && (has(name, "_load_") || has(name, "ds_read")) && !has(name, "format");
-    const bool stores = has(name, "store_short") || has(name, "store_byte") || has(name, "ds_write_b8") || has(name, "ds_write_b16");
+    const bool stores = has(name, "store_short") || has(name, "store_byte") || has(name, "ds_write_b8") ||
+                        has(name, "ds_write_b16");
     if (IS_GFX9(arch) || !(loads || stores)) return WHOLE;
     for (int k = 0; k < in->sources - stores; k++) {  // nor does it if its address is there too
         const int at = place_of(&in->src[k]);
