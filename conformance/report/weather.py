@@ -85,7 +85,7 @@ def _contents(columns: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) ->
         if name == OWN:
             what = f"{len(kernels)} ops of this package, tier {head['tier']}"
         else:
-            source = head.get("package") or "in the form of its namesakes, written anew"
+            source = head.get("package") or f"written anew in the form of Triton's {name}"
             what = f"{len(results)} programs, {source}"
         lines.setdefault(name, f"- `{name}`: {what}: {', '.join(kernels)}.")
     return ["The corpora:", "", *lines.values(), ""]
