@@ -23,7 +23,7 @@ OUTER = ("backends", "kernels", "conformance")
 OPS = registry.op_folders()
 THIRD_PARTY = {
     *("torch", "triton", "numpy", "yaml", "rich", "cupy", "cuda", "hypothesis", "pytest", "ziglang"),
-    "elftools",
+    *("elftools", "liger_kernel"),
 }
 LONGEST = 600  # lines
 

@@ -1,10 +1,12 @@
-"""The command `weather`: the implementations in Triton, compiled by several releases of Triton and judged.
+"""The command `weather`: kernels in Triton, compiled by several releases of Triton and judged.
 
-Each release and GPU is a run of its own, in a process that finds that release first, and a record of its own.
+Each corpus, release and GPU is a run of its own, in a process that finds that release first, with a record
+of its own.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from portable.conformance.commands import run_options, selection
+from portable.conformance.corpora import run as corpora
 from portable.conformance.records import record
 from portable.conformance.report import weather
 from portable.conformance.text import UsageError
@@ -25,6 +28,7 @@ from portable.runtime import disk_cache, files
 from portable.spec import registry
 
 LANGUAGE = "triton"
+CORPORA = (weather.OWN, *corpora.CORPORA)
 
 
 @dataclass(frozen=True)
@@ -43,26 +47,33 @@ class Release:
 def weather_command(args: Any) -> int:
     """Run, or take from the folder what is there already; write the page. 0 where every result is safe."""
     folder, targets = Path(args.folder), _listed(args.targets)
-    ops = _ops(args)
+    chosen = _corpora(args.corpus, targets)
+    ops = _ops(args) if weather.OWN in chosen else []
     releases = sorted((release(text) for text in _listed(args.triton)), key=lambda each: each.order)
     if len({each.version for each in releases}) < len(releases):
         raise UsageError("--triton: two of them are one version")
     folder.mkdir(parents=True, exist_ok=True)
     found: list[dict[str, Any]] = []
-    for target in targets:
-        records: dict[str, dict[str, Any]] = {}
+    for corpus in chosen:
+        for target in targets:
+            records: dict[str, dict[str, Any]] = {}
 
-        def judged(each: Release, target: str = target, records: dict[str, Any] = records) -> dict[str, Any]:
-            if each.version not in records:
-                records[each.version] = _run(each, target, ops, folder, args)
-            return records[each.version]
+            def judged(
+                each: Release, corpus: str = corpus, target: str = target, records: dict[str, Any] = records
+            ) -> dict[str, Any]:
+                if each.version not in records:
+                    if corpus == weather.OWN:
+                        records[each.version] = _run(each, target, ops, folder, args)
+                    else:
+                        records[each.version] = _run_corpus(each, corpus, target, folder, args)
+                return records[each.version]
 
-        if args.bisect:
-            bisect(releases, judged, weather.outcomes_of)
-        else:
-            for each in releases:
-                judged(each)
-        found += [records[each.version] for each in releases if each.version in records]
+            if args.bisect:
+                bisect(releases, judged, weather.outcomes_of)
+            else:
+                for each in releases:
+                    judged(each)
+            found += [records[each.version] for each in releases if each.version in records]
     text = weather.page(found)
     if args.page:
         files.write_text(args.page, text)
@@ -70,6 +81,26 @@ def weather_command(args: Any) -> int:
     else:
         print(text, end="")
     return 0 if all(not weather.unsafe(each) for each in found) else 1
+
+
+def _corpora(text: str, targets: Sequence[str]) -> list[str]:
+    """The corpora that `--corpus` names. Raises UsageError."""
+    chosen = _listed(text)
+    for corpus in chosen:
+        if corpus not in CORPORA:
+            raise UsageError(f"--corpus {corpus}: there are {', '.join(CORPORA)}")
+        if corpus == weather.OWN:
+            continue
+        for target in targets:
+            if ":" not in target:
+                raise UsageError(
+                    f"--device {target}: {corpus} runs on emulated GPUs; name one, such as rocm:gfx942"
+                )
+        try:
+            corpora.package(corpus)
+        except metadata.PackageNotFoundError as error:
+            raise UsageError(f"--corpus {corpus}: {error.name} is not installed") from None
+    return chosen
 
 
 def bisect(
@@ -89,7 +120,7 @@ def bisect(
 def _listed(text: str) -> list[str]:
     found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
-        raise UsageError("--triton and --device each name at least one")
+        raise UsageError("--triton, --device and --corpus each name at least one")
     return found
 
 
@@ -170,6 +201,15 @@ def _run(each: Release, target: str, ops: Sequence[str], folder: Path, args: Any
                "--record", str(path)]  # fmt: skip
     command += ["-k", args.k] * bool(args.k)
     command += ["-j", str(args.jobs)] * (args.jobs is not None)
+    _execute(command, each, target)
+    made = record.read(path)
+    if not _is_of(made, each, ops, args):
+        raise _another(path, made, each)
+    return made
+
+
+def _execute(command: Sequence[str], each: Release, target: str) -> None:
+    """Run a command to whose process this Triton is the first."""
     environment = dict(os.environ)
     if each.folder is not None:
         paths = [str(each.folder), *filter(None, [environment.get("PYTHONPATH")])]
@@ -177,13 +217,37 @@ def _run(each: Release, target: str, ops: Sequence[str], folder: Path, args: Any
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL)
     if done.returncode not in (0, 1):  # conforming or not
         raise UsageError(f"the run of triton {each.version} on {target} ended with {done.returncode}")
-    made = record.read(path)
-    if not _is_of(made, each, ops, args):
-        raise UsageError(
-            f"{path}: made by triton {made['header']['versions'].get('triton')}, not by {each.version}: "
-            "is another one in front of it on the path?"
-        )
-    return made
+
+
+def _another(path: Path, made: dict[str, Any], each: Release) -> UsageError:
+    return UsageError(
+        f"{path}: made by triton {made['header']['versions'].get('triton')}, not by {each.version}: "
+        "is another one in front of it on the path?"
+    )
+
+
+def _run_corpus(each: Release, corpus: str, target: str, folder: Path, args: Any) -> dict[str, Any]:
+    """As `_run`, of a corpus of other kernels."""
+    arch = target.partition(":")[2]
+    path = folder / f"{corpus}-triton-{each.version}-{arch}.json"
+    expected = (each.version, corpora.digest(corpus), arch, args.k)
+
+    def made() -> dict[str, Any] | None:
+        found = json.loads(path.read_text()) if path.exists() else None
+        head = found and found["header"]
+        same = head and (head["versions"]["triton"], head["digest"], head["arch"], head["k"]) == expected
+        return found if same else None
+
+    if (kept := made()) is not None:
+        print(f"{path}: {len(kept['results'])} programs")
+        return kept
+    print(f"triton {each.version} on {target}: {corpus}", flush=True)
+    command = [sys.executable, "-m", corpora.__name__, "--corpus", corpus, "--arch", arch, "--out", str(path)]
+    _execute([*command, *(["-k", args.k] * bool(args.k))], each, target)
+    found = made()
+    if found is None:
+        raise _another(path, json.loads(path.read_text()), each)
+    return found
 
 
 def _is_of(kept: dict[str, Any], each: Release, ops: Sequence[str], args: Any) -> bool:
@@ -224,6 +288,12 @@ def add_arguments(parser: Any) -> None:
         dest="targets",
         metavar="TARGETS",
         help="comma separated: rocm:gfx942,rocm:gfx1100",
+    )
+    parser.add_argument(
+        "--corpus",
+        default=weather.OWN,
+        metavar="NAMES",
+        help=f"whose kernels, comma separated: {', '.join(CORPORA)} (default: {weather.OWN})",
     )
     parser.add_argument(
         "--bisect", action="store_true", help="run only what finds the first release of a change"

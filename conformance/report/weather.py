@@ -10,6 +10,8 @@ from portable.conformance.cases.case import op_of
 from portable.conformance.states import GOOD, NOT_JUDGED
 from portable.conformance.text import grouped, plain
 
+OWN = "portable"
+"""The corpus of a record that says none: this package's ops."""
 SAFE, WRONG, CRASH = "safe", "wrong", "crash"
 _LINES = 6  # of a message on the page
 
@@ -51,19 +53,42 @@ def version(record: Mapping[str, Any]) -> str:
     return record["header"]["versions"]["triton"]
 
 
-def page(records: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: counts for each release and target, then what is not safe, with the releases that have it.
+def corpus(record: Mapping[str, Any]) -> str:
+    return record["header"].get("corpus", OWN)
 
-    The records are in the order of the releases, all of one target together."""
-    targets: dict[str, list[Mapping[str, Any]]] = {}
+
+def page(records: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: counts for each release, corpus and target, then what is not safe, with the releases
+    that have it.
+
+    The records are in the order of the releases, all of one corpus and target together."""
+    columns: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in records:
-        targets.setdefault(each["header"]["arch"], []).append(each)
+        columns.setdefault((corpus(each), each["header"]["arch"]), []).append(each)
     emulated = all(each["header"]["emulated"] for each in records)
     how = "executed on emulated GPUs (none of it ran on such a GPU)" if emulated else "run"
-    lines = [_HEAD.format(command="portable-conformance weather", how=how), *_table(targets)]
-    for arch, found in targets.items():
-        lines += ["", f"## {arch}", "", *_changes(found)]
+    alone = len({name for name, _ in columns}) == 1
+    titles = {key: key[1] if alone else f"{key[0]}, {key[1]}" for key in columns}
+    lines = [_HEAD.format(command="portable-conformance weather", how=how), *_contents(columns)]
+    lines += _table({titles[key]: found for key, found in columns.items()})
+    for key, found in columns.items():
+        lines += ["", f"## {titles[key]}", "", *_changes(found)]
     return "\n".join(lines) + "\n"
+
+
+def _contents(columns: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> list[str]:
+    """What each corpus is: of every column the first record says it."""
+    lines: dict[str, str] = {}
+    for (name, _), found in columns.items():
+        head, results = found[0]["header"], found[0]["results"]
+        kernels = list(dict.fromkeys(op_of(each["case"]) for each in results))
+        if name == OWN:
+            what = f"{len(kernels)} ops of this package, tier {head['tier']}"
+        else:
+            source = head.get("package") or f"written anew in the form of Triton's {name}"
+            what = f"{len(results)} programs, {source}"
+        lines.setdefault(name, f"- `{name}`: {what}: {', '.join(kernels)}.")
+    return ["The corpora:", "", *lines.values(), ""]
 
 
 def _table(targets: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:

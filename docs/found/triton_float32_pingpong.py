@@ -1,6 +1,6 @@
 """A float32 matrix product in tiles of 128x128x64, 8 warps and two stages, which AMD's block ping-pong takes.
 
-Triton 3.7 and 3.8 on gfx942, where ping-pong is on by default: the loop comes to a barrier before its reads
+Triton 3.6 to 3.8 on gfx942, where ping-pong is on by default: the loop comes to a barrier before its reads
 of LDS are waited for, and other waves store the next tile there. Others saw it on an MI300X (triton issue
 11696).
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,69 @@ def test_bisection_judges_few_releases_and_ends_beside_the_change(first_bad):
     assert {str(first_bad - 1), str(first_bad)} <= set(tried) and len(set(tried)) <= 6
 
 
+def of_corpus(version: str, arch: str, *results: tuple[str, str, str]) -> dict[str, Any]:
+    head = {"corpus": "liger", "package": "liger-kernel 1.0", "arch": arch, "emulated": True}
+    rows = [{"case": case, "impl": "liger", "state": state, "message": said} for case, state, said in results]
+    return {"header": {**head, "versions": {"triton": version}}, "results": rows}
+
+
+def test_the_page_of_several_corpora():
+    fine = ("rope/float32", "Pass", "")
+    records = [made_by("3.6.0", {}), made_by("3.7.1", {})]
+    records += [
+        of_corpus("3.6.0", "gfx942", fine, ("jsd/float32", "Fail.value", "result 0: 1 of 2")),
+        of_corpus("3.7.1", "gfx942", fine, ("jsd/float32", "Pass", "")),
+    ]
+    text = page.page(records)
+    count = len(page.outcomes_of(records[0]))
+    assert "| Triton | portable, gfx942 | liger, gfx942 |" in text
+    assert f"| 3.6.0 | {count} / 0 / 0 | 1 / 1 / 0 |" in text
+    assert "- `portable`: 3 ops of this package, tier core: matmul, softmax, softmax_backward." in text
+    assert "- `liger`: 2 programs, liger-kernel 1.0: rope, jsd." in text
+    assert "## portable, gfx942\n\nNothing.\n" in text
+    assert "### jsd, liger: wrong with 3.6.0" in text and "1 of 2" in text
+
+
+@pytest.mark.parametrize("changed", ["version", "digest", "k"])
+def test_a_corpus_runs_once_for_a_release(tmp_path, monkeypatch, changed):
+    ran: list[list[str]] = []
+    args = argparse.Namespace(k=None)
+
+    def execute(command: list[str], each: Release, target: str) -> None:
+        ran.append(list(command))
+        made = of_corpus(each.version, "gfx942", ("rope/float32", "Pass", ""))
+        made["header"] |= {"digest": weather.corpora.digest("tutorials"), "k": args.k}
+        Path(command[command.index("--out") + 1]).write_text(json.dumps(made))
+
+    monkeypatch.setattr(weather, "_execute", execute)
+    each = Release("3.7.1", None)
+    for _ in range(2):
+        weather._run_corpus(each, "tutorials", "rocm:gfx942", tmp_path, args)
+    assert len(ran) == 1 and ran[0][3:7] == ["--corpus", "tutorials", "--arch", "gfx942"]
+    if changed == "version":
+        file = tmp_path / "tutorials-triton-3.7.1-gfx942.json"
+        file.write_text(file.read_text().replace("3.7.1", "3.7.0"))
+    elif changed == "digest":
+        monkeypatch.setattr(weather.corpora, "digest", lambda corpus: "0" * 16)
+    else:
+        args.k = "rope"
+    weather._run_corpus(each, "tutorials", "rocm:gfx942", tmp_path, args)
+    assert len(ran) == 2
+
+
+def test_another_triton_on_the_path_is_named(tmp_path, monkeypatch):
+    def execute(command: list[str], each: Release, target: str) -> None:
+        made = of_corpus("3.0.0", "gfx942", ("rope/float32", "Pass", ""))
+        made["header"] |= {"digest": weather.corpora.digest("tutorials"), "k": None}
+        Path(command[command.index("--out") + 1]).write_text(json.dumps(made))
+
+    monkeypatch.setattr(weather, "_execute", execute)
+    with pytest.raises(UsageError, match=r"made by triton 3\.0\.0, not by 3\.7\.1"):
+        weather._run_corpus(
+            Release("3.7.1", None), "tutorials", "rocm:gfx942", tmp_path, argparse.Namespace(k=None)
+        )
+
+
 def test_bisection_without_a_change_judges_the_ends():
     tried: list[str] = []
     weather.bisect(releases("1", "2", "3"), lambda each: tried.append(each.version), lambda _: "same")
@@ -123,12 +187,15 @@ def test_a_failed_installation_leaves_nothing(tmp_path, monkeypatch):
         (["--triton", "./nowhere"], "no folder with an installed triton"),
         (["--triton", ","], "name at least one"),
         (["--ops", "softmaxx"], "no such op"),
+        (["--corpus", "tutorials", "--device", "cuda"], "tutorials runs on emulated GPUs"),
+        (["--corpus", "portable,ligerr"], "--corpus ligerr: there are portable, tutorials, liger"),
+        (["--corpus", "", "--device", "rocm:gfx942"], "name at least one"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
 def test_mistakes_are_sentences(tmp_path, capfd, changed, says):
     options = {"--triton": metadata.version("triton"), "--device": "rocm:gfx942", "--ops": "softmax"}
-    options |= dict([changed])
+    options |= dict(zip(changed[::2], changed[1::2], strict=True))
     argv = ["weather", str(tmp_path / "w"), *(part for option in options.items() for part in option)]
     assert cli.main(argv) == 2
     said = capfd.readouterr().err

@@ -169,6 +169,54 @@ def test_loads_of_one_kind_land_in_order(arch):
         assert result(arch, "many") == [DATA[0]] * wave(arch)
 
 
+# Halves of a register on gfx11 and gfx12: v3 is there, a load to one half of it is in flight, then `what`.
+LOWER = "global_load_d16_b16 v3, v1, s[4:5]\n"
+UPPER = "global_load_d16_hi_b16 v3, v1, s[4:5]\n"
+AT_0 = "global_load_d16_hi_b16 v3, v2, s[4:5] offset:2\n"
+LDS_LOWER = "ds_write_b32 v1, v1\nD 0\nds_load_u16_d16 v3, v1\n"
+LDS_UPPER = LDS_LOWER.replace("d16", "d16_hi")
+OUT = "global_store_{} v1, v3, s[6:7]\n"
+HALVES = {  # the load, what follows it, and whether that needs the wait
+    "store_upper": (LOWER, OUT.format("d16_hi_b16"), False),
+    "store_upper_byte": (LOWER, OUT.format("d16_hi_b8"), False),
+    "store_lower": (UPPER, OUT.format("b16"), False),
+    "store_lower_byte": (UPPER, OUT.format("b8"), False),
+    "store_same": (LOWER, OUT.format("b16"), True),
+    "store_same_upper": (UPPER, OUT.format("d16_hi_b16"), True),
+    "store_all": (LOWER, OUT.format("b32"), True),
+    "store_after_a_word": (LOAD, OUT.format("d16_hi_b16"), True),
+    "an_address_of_a_store": (AT_0, "global_store_b16 v3, v3, s[6:7]\n", True),
+    "lds_store_upper": (LOWER, "ds_store_b16_d16_hi v1, v3\n", False),
+    "lds_store_lower": (UPPER, "ds_store_b16 v1, v3\n", False),
+    "lds_store_same": (UPPER, "ds_store_b16_d16_hi v1, v3\n", True),
+    "lds_load_then_store_upper": (LDS_LOWER, OUT.format("d16_hi_b16"), False),
+    "lds_load_then_store_same": (LDS_LOWER, OUT.format("b16"), True),
+    "load_upper": (LOWER, UPPER, False),
+    "load_lower": (UPPER, LOWER, False),
+    "lds_load_upper": (LDS_LOWER, "ds_load_u16_d16_hi v3, v1\n", False),
+    "load_of_another_queue": (LDS_LOWER, UPPER, True),
+    "lds_load_of_another_queue": (LOWER, LDS_UPPER, True),
+    "alu_reads_the_word": (LOWER, "v_add_u32 v4, v3, v3\n", True),
+    "alu_reads_upper": (LOWER, "v_mov_b16 v4.l, v3.h\n", True),
+    "alu_writes_upper": (LOWER, "v_mov_b16 v3.h, 0\n", True),
+}  # fmt: skip
+for _name, (_before, _after, _needs) in HALVES.items():
+    for _waits in ("", "V 0\nD 0\n"):
+        _body = f"{HEAD}v_mov_b32 v3, 0\n{_before}{_waits}{_after}V 0\nD 0\nv_mov_b32 v40, v3"
+        kernel(RDNA, f"half_{_name}_{bool(_waits)}", _body)
+
+
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize("name", HALVES)
+def test_a_memory_instruction_needs_a_wait_for_its_half_alone(arch, name):
+    result(arch, f"half_{name}_True")
+    if HALVES[name][2]:
+        found = fault(arch, f"half_{name}_False")
+        assert (found.kind, "it names v3" in found.detail) == ("unwaited", True), found
+    else:
+        result(arch, f"half_{name}_False")
+
+
 # LDS between two waves, as in a loop with one stage: what the other wave wrote, then its second value.
 STAGED = """
 s_load_dwordx4 s[4:7], s[0:1], 0x0

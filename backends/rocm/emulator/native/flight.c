@@ -136,6 +136,25 @@ static enum Queue queue_of(const Inst *in, const OpInfo *op, enum Arch arch, enu
     }
 }
 
+// The register that a load writes or a store reads, -1 for none.
+static int data_of(const Inst *in) {
+    return in->results ? place_of(&in->dst[0]) : in->sources ? place_of(&in->src[in->sources - 1]) : -1;
+}
+
+// A 16-bit load writes one half, a store of 8 or 16 bits reads one. On gfx9 such a load may lose the other half.
+static enum Half half_of(const Inst *in, const OpInfo *op, enum Arch arch) {
+    const char *name = op->name;
+    const bool loads = has(name, "_d16") && (has(name, "_load_") || has(name, "ds_read")) && !has(name, "format");
+    const bool stores = has(name, "store_short") || has(name, "store_byte") || has(name, "ds_write_b8") ||
+                        has(name, "ds_write_b16");
+    if (IS_GFX9(arch) || !(loads || stores)) return WHOLE;
+    for (int k = 0; k < in->sources - stores; k++) {  // nor does it if its address is there too
+        const int at = place_of(&in->src[k]);
+        if (at >= 0 && data_of(in) >= at && data_of(in) < at + operand_words(in, op, arch, &in->src[k], k)) return WHOLE;
+    }
+    return has(name, "_hi") ? UPPER_HALF : LOWER_HALF;
+}
+
 void plan_flight(Inst *in, const OpInfo *op, enum Arch arch) {
     Flight *f = &in->flight;
     memset(f, 0, sizeof *f);
@@ -148,6 +167,7 @@ void plan_flight(Inst *in, const OpInfo *op, enum Arch arch) {
     f->queue[0] = (uint8_t)queue_of(in, op, arch, &second);
     f->queue[1] = (uint8_t)second;
     in->queued = f->queue[0] | f->queue[1];
+    f->half = (uint8_t)half_of(in, op, arch);
     f->to_lds = op->cls == C_GLOBAL && (in->flags & TO_LDS || has(op->name, "load_lds"));
     if ((f->queue[0] || f->queue[1]) && in->results && place_of(&in->dst[0]) >= 0) {
         f->first = (uint16_t)place_of(&in->dst[0]);
@@ -225,11 +245,21 @@ static bool behind(const Wave *w, const Inst *in, const Inst *load) {
     return q == Q_LDS || (q == Q_VECTOR && w->launch->arch != GFX1201);
 }
 
+// A 16-bit load writes all 32 bits when it lands, on gfx11 and gfx12: the vector ALU must not touch the other half before.
+// Stores may read that half, and loads of the same queue write it (LLVM: feature d16-write-vgpr32, and
+// determineVGPR16Dependency of SIInsertWaitcnts.cpp; pull requests 157795, 165587 and 194477).
+static bool other_half(const Inst *in, const Inst *load) {
+    const Flight *a = &in->flight, *b = &load->flight;
+    if (!a->half || !b->half || a->half == b->half || data_of(in) != b->first) return false;
+    return !a->count || (a->queue[0] == b->queue[0] && a->queue[1] == b->queue[1]);
+}
+
 int name_in_flight(Wave *w, const Inst *in) {
     for (int i = w->loads; i-- > 0;) {
         const struct Load *l = &w->load[i];
         uint64_t names[FLIGHT_WORDS];
         memcpy(names, in->flight.names, sizeof names);
+        if (other_half(in, l->in)) names[l->in->flight.first / 64] &= ~(1ull << (l->in->flight.first & 63));
         if (behind(w, in, l->in))
             for (int r = in->flight.first; r < in->flight.first + in->flight.count; r++) names[r / 64] &= ~(1ull << (r & 63));
         const int r = first_shared(names, &l->in->flight);

@@ -81,13 +81,15 @@ enum { GO = 0, STOP = 1, YIELD = 2 };
 
 // What a memory instruction waits in, flight.h. The flat ones are of gfx9.
 enum Queue { Q_NONE, Q_VECTOR, Q_LDS, Q_SCALAR, Q_FLAT_VECTOR, Q_FLAT_LDS, QUEUES };
+enum Half { WHOLE, LOWER_HALF, UPPER_HALF };
 enum { FLIGHT_WORDS = (VECTORS + SCALARS) / 64, MOST_LOADS = 64, MOST_LDS_ACCESSES = 64, MOST_LATE = 1024, MANY_LATE = 0xffff };
 
 typedef struct Flight {
     uint64_t names[FLIGHT_WORDS];  // a bit for each register that is read or written: vector, then scalar
     uint16_t first, count;         // the registers of them that a load writes when it lands; count 0 for others
     uint8_t queue[2];              // enum Queue
-    uint8_t to_lds, pad;
+    uint8_t to_lds;
+    uint8_t half;                  // enum Half: of the register of its data, of a 16-bit access on gfx11 and gfx12
 } Flight;
 
 typedef struct Inst {

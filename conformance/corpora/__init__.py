@@ -1,0 +1,1 @@
+"""Other people's kernels, and programs in the form of theirs, for `weather` to have each Triton compile."""
