@@ -24,7 +24,11 @@ static bool has(const char *name, const char *part) { return strstr(name, part) 
 static bool starts(const char *name, const char *part) { return strncmp(name, part, strlen(part)) == 0; }
 
 static void mark(uint64_t *names, int first, int count) {
-    for (int r = first; r < first + count && r < 64 * FLIGHT_WORDS; r++) names[r / 64] |= 1ull << (r & 63);
+    const int end = first + count < 64 * FLIGHT_WORDS ? first + count : 64 * FLIGHT_WORDS;
+    for (int r = first; r < end; r = (r | 63) + 1) {  // a word at a time
+        const int last = end - 1 < (r | 63) ? end - 1 : r | 63;
+        names[r / 64] |= ~0ull << (r & 63) & ~0ull >> (63 - (last & 63));
+    }
 }
 static uint8_t words_of(const uint64_t *names) {
     uint8_t found = 0;

@@ -1,4 +1,4 @@
-#include "lds_race.h"
+#include "lds_marks.h"
 #include "lds.h"
 #include "nearly.h"
 
@@ -6,8 +6,19 @@ void lds_mark_written(Wave *w, mask64 m, const uint32_t *at, int bytes) {
     Group *g = w->group;
     EACH_ACTIVE(m, i) {
         memset(g->lds_writer + at[i], (int)wave_mark(w), (size_t)bytes);
-        mark_range(g, at[i], at[i] + (uint64_t)bytes);
+        mark_written_range(g, at[i], at[i] + (uint64_t)bytes);
     }
+}
+
+void settle_reads(Group *g) {
+    for (uint32_t n = 0; n < g->reads.count; n++) {
+        const struct LdsRead *r = &g->reads.read[n];
+        EACH_ACTIVE(r->lanes, i)
+            for (uint32_t b = r->at[i]; b < r->at[i] + r->bytes; b++)
+                g->lds_reader[b] = (uint8_t)(g->lds_reader[b] == 0 || g->lds_reader[b] == r->mark ? r->mark : MANY_READERS);
+    }
+    if (g->reads.count) mark_range(g, g->reads.low, g->reads.high);
+    g->reads.count = 0;
 }
 
 const char *marked_waves(uint32_t mark, char text[24]) {
@@ -128,7 +139,9 @@ int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) 
         one[lane] = at;
         return lds_bounds(w, in, 1ull << lane, one, bytes, "atomic");
     }
+    forget_whole(g);
     if (g->waves < 2) return GO;
+    settle_reads_in(g, at, at + (uint64_t)bytes);
     const uint32_t me = wave_mark(w);
     for (int b = 0; b < bytes; b++) {
         const uint32_t writer = g->lds_writer[at + b], reader = g->lds_reader[at + b];
@@ -140,6 +153,6 @@ int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) 
         if (writer == 0) g->lds_writer[at + b] = (uint8_t)(ATOMIC + me);
         else if (writer > ATOMIC && writer != ATOMIC + me) g->lds_writer[at + b] = SEVERAL;
     }
-    mark_range(g, at, at + (uint64_t)bytes);
+    mark_written_range(g, at, at + (uint64_t)bytes);
     return GO;
 }

@@ -168,8 +168,9 @@ static void clear_race_marks(Group *g) {
         memset(g->lds_writer + g->race_low, 0, g->race_high - g->race_low);
         memset(g->lds_reader + g->race_low, 0, g->race_high - g->race_low);
     }
-    g->race_low = g->lds_size;
-    g->race_high = 0;
+    g->race_low = g->write_low = g->lds_size;
+    g->race_high = g->write_high = 0;
+    g->reads.count = 0;
 }
 
 static void barrier_missed(Group *g) {
@@ -196,6 +197,7 @@ static void start_group(Group *g, uint32_t number) {
     for (uint32_t i = 0; i < g->waves; i++) start_wave(&g->wave[i], g, i);
     if (g->lds_size) memset(g->lds_def, 0, g->lds_size);
     if (g->lds_size) memset(g->lds, 0xaa, g->lds_size);
+    g->whole_low = g->whole_high = 0;
     g->race_low = 0, g->race_high = g->lds_size;
     clear_race_marks(g);
     lds_release(g);

@@ -81,7 +81,7 @@ enum { GO = 0, STOP = 1, YIELD = 2 };
 
 // What a memory instruction waits in, flight.h. The flat ones are of gfx9.
 enum Queue { Q_NONE, Q_VECTOR, Q_LDS, Q_SCALAR, Q_FLAT_VECTOR, Q_FLAT_LDS, QUEUES };
-enum { FLIGHT_WORDS = (VECTORS + SCALARS) / 64, MOST_LOADS = 64, MOST_LDS_ACCESSES = 64, MOST_LATE = 1024, MANY_LATE = 0xffff };
+enum { FLIGHT_WORDS = (VECTORS + SCALARS) / 64, MOST_LOADS = 64, MOST_LDS_ACCESSES = 64, MOST_LDS_READS = 256, MOST_LATE = 1024, MANY_LATE = 0xffff };
 
 typedef struct Flight {
     uint64_t names[FLIGHT_WORDS];  // a bit for each register that is read or written: vector, then scalar
@@ -302,6 +302,12 @@ typedef struct Group {
     uint8_t *lds_writer, *lds_reader;// wave + 1 since the last barrier, 0 none, 255 several
     uint32_t lds_size;
     uint32_t race_low, race_high;    // the part of the two arrays that is not 0
+    uint32_t write_low, write_high;  // what was written since the barrier lies within
+    uint32_t whole_low, whole_high;  // a part of LDS that is wholly defined (lds_marks.h)
+    struct {
+        uint32_t count, low, high;   // low to high: what the reads touch lies within
+        struct LdsRead { mask64 lanes; uint32_t mark, bytes, at[LANES]; } read[MOST_LDS_READS];
+    } reads;                         // since the barrier, which are not among the marks yet
     bool judged;                     // run aside: nothing comes of its racing reads
     uint32_t number;                 // x first
     const struct Clock *known, *pending;  // global_race.c: what happened before, and what an acquire would add
@@ -363,8 +369,15 @@ void write_words(Wave *w, int reg, const uint32_t *value, mask64 mask, mask64 lo
 // Answers what a kernel has asked the host; hostcall.c.
 void answer_calls(Launch *launch);
 
-// DPP: which lane feeds lane i (-1: none) under DPP16 control word `control`; dpp.c.
-void dpp_sources(const Wave *w, uint32_t control, bool dpp8, int8_t source[LANES]);
+// What DPP does to the lanes of an instruction, by its control word and EXEC; dpp.c. Valid until the thread's next call.
+typedef struct DppLanes {
+    uint32_t source[LANES];  // the lane that feeds lane i
+    mask64 fed;              // lanes that have one
+    mask64 written;
+    mask64 zero;             // lanes that read 0 because their source lane is out of range or inactive
+    mask64 inactive;         // those of them whose source lane exists but is inactive
+} DppLanes;
+const DppLanes *dpp_lanes(const Wave *w, uint32_t control, bool dpp8);
 
 #define SHARED_APERTURE 0x0001000000000000ull   // flat addresses of LDS and of scratch: beyond any host address
 #define PRIVATE_APERTURE 0x0002000000000000ull
