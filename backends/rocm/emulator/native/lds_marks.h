@@ -6,22 +6,32 @@
 
 #include "lds_race.h"
 
+// In `words`: a ReadNote, then the address of each lane, 32 or 64 of them.
+typedef struct ReadNote { uint32_t mark, bytes, lanes[2]; } ReadNote;
+enum { NOTE_WORDS = sizeof(ReadNote) / 4 };
+
 // Make the noted reads marks.
 void settle_reads(Group *g);
 
 static inline void settle_reads_in(Group *g, uint64_t low, uint64_t end) {
-    if (g->reads.count && low < g->reads.high && end > g->reads.low) settle_reads(g);
+    if (g->reads.used && low < g->reads.high && end > g->reads.low) settle_reads(g);
 }
 
 // Note a read of [low, end) by the lanes of `m`. False where somebody has written near it: then it is judged at once.
 INLINE bool note_read(Wave *w, mask64 m, const uint64_t *at, int bytes, uint64_t low, uint64_t end) {
     Group *g = w->group;
     if (low < g->write_high && end > g->write_low) return false;
-    if (g->reads.count == MOST_LDS_READS) settle_reads(g);
-    if (g->reads.count == 0) g->reads.low = (uint32_t)low, g->reads.high = 0;
-    struct LdsRead *r = &g->reads.read[g->reads.count++];
-    r->lanes = m, r->mark = wave_mark(w), r->bytes = (uint32_t)bytes;
-    for (int i = 0; i < LANES; i++) r->at[i] = (uint32_t)at[i];
+    if (g->reads.used + NOTE_WORDS + LANES > LDS_READ_WORDS) settle_reads(g);
+    if (g->reads.used == 0) g->reads.low = (uint32_t)low, g->reads.high = 0;
+    uint32_t *to = g->reads.words + g->reads.used;
+    const ReadNote note = {wave_mark(w), (uint32_t)bytes, {(uint32_t)m, (uint32_t)(m >> 32)}};
+    memcpy(to, &note, sizeof note);
+    to += NOTE_WORDS;
+    if (w->lanes == 32)
+        for (int i = 0; i < 32; i++) to[i] = (uint32_t)at[i];
+    else
+        EACH to[i] = (uint32_t)at[i];
+    g->reads.used += NOTE_WORDS + w->lanes;
     if (low < g->reads.low) g->reads.low = (uint32_t)low;
     if (end > g->reads.high) g->reads.high = (uint32_t)end;
     return true;

@@ -10,15 +10,37 @@ void lds_mark_written(Wave *w, mask64 m, const uint32_t *at, int bytes) {
     }
 }
 
-void settle_reads(Group *g) {
-    for (uint32_t n = 0; n < g->reads.count; n++) {
-        const struct LdsRead *r = &g->reads.read[n];
-        EACH_ACTIVE(r->lanes, i)
-            for (uint32_t b = r->at[i]; b < r->at[i] + r->bytes; b++)
-                g->lds_reader[b] = (uint8_t)(g->lds_reader[b] == 0 || g->lds_reader[b] == r->mark ? r->mark : MANY_READERS);
+// `step` is a constant in each copy.
+INLINE void mark_read(uint8_t *reader, uint64_t mark, uint32_t bytes, uint32_t step) {
+    const uint64_t one = step == 8 ? 0x0101010101010101ull : step == 4 ? 0x01010101u : step == 2 ? 0x0101u : 1, mine = mark * one;
+    for (uint32_t b = 0; b < bytes; b += step) {
+        uint64_t had = 0;
+        memcpy(&had, reader + b, step);
+        if (had == mine) continue;
+        if (had == 0) {
+            memcpy(reader + b, &mine, step);
+            continue;
+        }
+        for (uint32_t k = b; k < b + step; k++) reader[k] = (uint8_t)(reader[k] == 0 || reader[k] == mark ? mark : MANY_READERS);
     }
-    if (g->reads.count) mark_range(g, g->reads.low, g->reads.high);
-    g->reads.count = 0;
+}
+
+void settle_reads(Group *g) {
+    const uint32_t lanes = g->launch->wave_size;
+    for (uint32_t n = 0; n < g->reads.used; n += NOTE_WORDS + lanes) {
+        ReadNote note;
+        memcpy(&note, g->reads.words + n, sizeof note);
+        const uint32_t *at = g->reads.words + n + NOTE_WORDS;
+        EACH_ACTIVE(note.lanes[0] | (mask64)note.lanes[1] << 32, i) {
+            uint8_t *reader = g->lds_reader + at[i];
+            if (note.bytes % 8 == 0) mark_read(reader, note.mark, note.bytes, 8);
+            else if (note.bytes % 4 == 0) mark_read(reader, note.mark, note.bytes, 4);
+            else if (note.bytes == 2) mark_read(reader, note.mark, 2, 2);
+            else mark_read(reader, note.mark, note.bytes, 1);
+        }
+    }
+    if (g->reads.used) mark_range(g, g->reads.low, g->reads.high);
+    g->reads.used = 0;
 }
 
 const char *marked_waves(uint32_t mark, char text[24]) {

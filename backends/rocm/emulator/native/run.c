@@ -170,7 +170,7 @@ static void clear_race_marks(Group *g) {
     }
     g->race_low = g->write_low = g->lds_size;
     g->race_high = g->write_high = 0;
-    g->reads.count = 0;
+    g->reads.used = 0;
 }
 
 static void barrier_missed(Group *g) {

@@ -81,7 +81,7 @@ enum { GO = 0, STOP = 1, YIELD = 2 };
 
 // What a memory instruction waits in, flight.h. The flat ones are of gfx9.
 enum Queue { Q_NONE, Q_VECTOR, Q_LDS, Q_SCALAR, Q_FLAT_VECTOR, Q_FLAT_LDS, QUEUES };
-enum { FLIGHT_WORDS = (VECTORS + SCALARS) / 64, MOST_LOADS = 64, MOST_LDS_ACCESSES = 64, MOST_LDS_READS = 256, MOST_LATE = 1024, MANY_LATE = 0xffff };
+enum { FLIGHT_WORDS = (VECTORS + SCALARS) / 64, MOST_LOADS = 64, MOST_LDS_ACCESSES = 64, LDS_READ_WORDS = 1 << 16, MOST_LATE = 1024, MANY_LATE = 0xffff };
 
 typedef struct Flight {
     uint64_t names[FLIGHT_WORDS];  // a bit for each register that is read or written: vector, then scalar
@@ -305,9 +305,9 @@ typedef struct Group {
     uint32_t write_low, write_high;  // what was written since the barrier lies within
     uint32_t whole_low, whole_high;  // a part of LDS that is wholly defined (lds_marks.h)
     struct {
-        uint32_t count, low, high;   // low to high: what the reads touch lies within
-        struct LdsRead { mask64 lanes; uint32_t mark, bytes, at[LANES]; } read[MOST_LDS_READS];
-    } reads;                         // since the barrier, which are not among the marks yet
+        uint32_t used, low, high;    // low to high: what the reads touch lies within
+        uint32_t words[LDS_READ_WORDS];
+    } reads;                         // since the barrier, which are not among the marks yet (lds_marks.h)
     bool judged;                     // run aside: nothing comes of its racing reads
     uint32_t number;                 // x first
     const struct Clock *known, *pending;  // global_race.c: what happened before, and what an acquire would add
