@@ -53,9 +53,35 @@ static int least_exponent(enum Element type, bool fnuz) {
 // `n` is a constant in each copy, so that the loops over a row are whole vectors.
 #define INLINE static inline __attribute__((always_inline))
 
+// Sixteen columns of a row at once.
+enum { COLUMNS = 16 };
+typedef int32_t Ints __attribute__((vector_size(4 * COLUMNS), aligned(4)));
+typedef float Floats __attribute__((vector_size(4 * COLUMNS), aligned(4)));
+typedef int64_t Quads __attribute__((vector_size(8 * COLUMNS)));
+typedef double Doubles __attribute__((vector_size(8 * COLUMNS)));
+
 // Chains of fused multiply-adds ---------------------------------------------------------------------
 
+// Four rows side by side, as each add of a chain waits for the one before.
+INLINE void chain_columns(Product *p, int n) {
+    for (int i = 0; i < p->m; i += 4)
+        for (int j = 0; j < n; j += COLUMNS) {
+            Floats sum[4];
+            for (int r = 0; r < 4; r++) sum[r] = *(Floats *)&p->c[(i + r) * n + j];
+            for (int kk = 0; kk < p->k; kk++) {
+                const float *a = &p->a[kk * p->m + i];
+                const Floats b = *(const Floats *)&p->b[kk * n + j];
+                for (int r = 0; r < 4; r++) sum[r] = __builtin_elementwise_fma(a[r] - (Floats){0}, b, sum[r]);
+            }
+            for (int r = 0; r < 4; r++) *(Floats *)&p->c[(i + r) * n + j] = sum[r];
+        }
+}
+
 INLINE void chain(Product *p, int n) {
+    if (n % COLUMNS == 0 && p->m % 4 == 0) {
+        chain_columns(p, n);
+        return;
+    }
     for (int i = 0; i < p->m; i++) {
         float *c = &p->c[i * n], sum[32];
         memcpy(sum, c, (size_t)n * sizeof *c);
@@ -112,16 +138,12 @@ typedef struct Split {
     bool finite;
 } Split;
 
-static void split(Split *s, const float *x, int count, int fraction, int least) {
+static void find_exponents(Split *s, const float *x, int count, int least) {
     int most = FAR_BELOW, least_used = -FAR_BELOW, strange = 0;
     for (int i = 0; i < count; i++) {
-        const int32_t bits = (int32_t)as_bits(x[i]), size = bits & 0x7fffffff, field = size >> 23;
-        const int32_t whole = (size & 0x7fffff) | (field ? 0x800000 : 0), e = (field ? field : 1) - 127;
-        const int32_t exp = e > least ? e : least, drop = 23 - fraction + exp - e;
-        const int32_t sig = field == 255 ? 0 : whole >> (drop > 31 ? 31 : drop);
-        s->exp[i] = size == 0 || field == 255 ? -126 : exp;
-        s->sig[i] = bits < 0 ? -sig : sig;
-        const int32_t used = sig ? exp : -FAR_BELOW;
+        const int32_t size = (int32_t)as_bits(x[i]) & 0x7fffffff, field = size >> 23, e = (field ? field : 1) - 127;
+        const int32_t exp = e > least ? e : least, none = size == 0 || field == 255, used = none ? -FAR_BELOW : exp;
+        s->exp[i] = none ? -126 : exp;
         most = s->exp[i] > most ? s->exp[i] : most;
         least_used = used < least_used ? used : least_used;
         strange |= field == 255;
@@ -129,6 +151,16 @@ static void split(Split *s, const float *x, int count, int fraction, int least) 
     s->most = most;
     s->least = least_used;
     s->finite = !strange;
+}
+
+static void find_significands(Split *s, const float *x, int count, int fraction, int least) {
+    for (int i = 0; i < count; i++) {
+        const int32_t bits = (int32_t)as_bits(x[i]), size = bits & 0x7fffffff, field = size >> 23;
+        const int32_t whole = (size & 0x7fffff) | (field ? 0x800000 : 0), e = (field ? field : 1) - 127;
+        const int32_t exp = e > least ? e : least, drop = 23 - fraction + exp - e;
+        const int32_t sig = field == 255 ? 0 : whole >> (drop > 31 ? 31 : drop);
+        s->sig[i] = bits < 0 ? -sig : sig;
+    }
 }
 
 INLINE int64_t floor_shift(int64_t value, int by) { return value >> (by > 62 ? 62 : by); }
@@ -222,11 +254,7 @@ INLINE void fused_row(const Fused *f, int i, int first, int n, float *c) {
 // Sixteen results of a row at once, in floats, where in addition no product is below LEAST_PRODUCT: then it is exact in
 // float32, as is its multiple by a power of two, and the conversion to an integer cuts off. A group with a lower top
 // holds zeros alone.
-enum { LEAST_PRODUCT = -100, COLUMNS = 16 };
-typedef int32_t Ints __attribute__((vector_size(4 * COLUMNS), aligned(4)));
-typedef float Floats __attribute__((vector_size(4 * COLUMNS), aligned(4)));
-typedef int64_t Quads __attribute__((vector_size(8 * COLUMNS)));
-typedef double Doubles __attribute__((vector_size(8 * COLUMNS)));
+enum { LEAST_PRODUCT = -100 };
 
 INLINE Ints larger(Ints a, Ints b) { return __builtin_elementwise_max(a, b); }
 INLINE Doubles power(Ints e) { return (Doubles)(__builtin_convertvector(1023 + e, Quads) << 52); }
@@ -266,8 +294,9 @@ INLINE void fused(Product *p, int n) {
     f.p = p, f.m = p->m, f.n = n;
     f.group = groups[p->left] < p->k ? groups[p->left] : p->k;
     f.shift = 24 - fa - fb;
-    split(&f.a, p->a, p->m * p->k, fa, least_exponent(p->left, p->fnuz));
-    split(&f.b, p->b, n * p->k, fb, least_exponent(p->right, p->fnuz));
+    const int least_a = least_exponent(p->left, p->fnuz), least_b = least_exponent(p->right, p->fnuz);
+    find_exponents(&f.a, p->a, p->m * p->k, least_a);
+    find_exponents(&f.b, p->b, n * p->k, least_b);
     bool small = true;
     for (int i = 0; i < p->m * n; i++) small &= fabsf(p->c[i]) < 0x1p120f;
     const bool fast = f.a.finite && f.b.finite && small && f.a.most + f.b.most < 100  // nothing can overflow
@@ -277,6 +306,8 @@ INLINE void fused(Product *p, int n) {
         else fused_columns(&f, n, f.group);
         return;
     }
+    find_significands(&f.a, p->a, p->m * p->k, fa, least_a);
+    find_significands(&f.b, p->b, n * p->k, fb, least_b);
     for (int i = 0; i < p->m; i++)
         for (int first = 0; first < p->k; first += f.group) {
             float *c = &p->c[i * n];

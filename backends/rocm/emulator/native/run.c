@@ -77,6 +77,7 @@ EXPORT int emulator_link(Inst *program, uint32_t count, uint32_t arch) {
         plan_flight(in, all[in->op], (enum Arch)arch);
     }
     plan_gpr_index(program, count);
+    for (uint32_t i = 0; i < count; i++) plan_plain(&program[i]);
     return -1;
 }
 
@@ -131,7 +132,8 @@ static void start_wave(Wave *w, Group *g, uint32_t number) {
     w->sdef[EXEC] = w->sdef[EXEC + 1] = ~0u;
 
     uint32_t *v0 = VREG(w, 0);
-    EACH {
+    if (threads == launch->block[0]) EACH v0[i] = first + (uint32_t)i;
+    else EACH {
         const uint32_t id = first + (uint32_t)i, bx = launch->block[0], by = launch->block[1];
         const uint32_t x = id % bx, y = id / bx % by, z = id / bx / by;
         v0[i] = x | (launch->ids > 1 ? y << 10 : 0) | (launch->ids > 2 ? z << 20 : 0);

@@ -456,6 +456,40 @@ int step_lane(Wave *w, const Inst *in) {
     return commit(&x);
 }
 
+// The step of instructions on whole registers without modifiers, most of them: what the mode does not change.
+static int step_plain(Wave *w, const Inst *in) {
+    if ((w->mode & 0x33) != 0x30) return step_lane(w, in);  // float32 is rounded otherwise, or its denormals flushed
+    LaneOp x;
+    x.in = in, x.w = w, x.exec = exec_of(w);
+    mask64 known = ~0ull;
+    for (int k = 0; k < in->sources; k++) {
+        const Operand *o = &in->src[k];
+        if (o->type == 'm') {
+            uint64_t def;
+            x.m[k] = read_scalar(w, o, w->lanes == 64 ? 64 : 32, &def);
+            x.lo[k] = x.hi[k] = def;
+        } else {
+            x.s[k] = (const Vec *)read_words(w, o, 0, x.space[k].u, &x.lo[k], &x.hi[k]);
+        }
+        known &= x.lo[k] & x.hi[k];
+    }
+    x.dlo = x.dhi = x.dmdef = known;
+    x.dm = 0;
+    in->fn.lane(&x);
+    write_words(w, in->dst[0].index, x.d.u, x.exec, x.dlo, x.dhi);
+    return w->state == RUNNING ? GO : STOP;
+}
+
+void plan_plain(Inst *in) {
+    bool plain = in->step == step_lane && !in->flags && in->results == 1 && in->dst[0].kind == VGPR;
+    plain &= in->dst[0].type == 'b' || in->dst[0].type == 'f';
+    for (int k = 0; k < in->sources; k++) {
+        const Operand *o = &in->src[k];
+        plain &= o->type == 'm' || ((o->type == 'b' || o->type == 'f') && !o->mods && o->sel >= 6);
+    }
+    if (plain) in->step = step_plain;
+}
+
 int step_nop(Wave *w, const Inst *in) {
     (void)w, (void)in;
     return GO;

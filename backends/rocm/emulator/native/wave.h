@@ -81,7 +81,7 @@ enum { GO = 0, STOP = 1, YIELD = 2 };
 
 // What a memory instruction waits in, flight.h. The flat ones are of gfx9.
 enum Queue { Q_NONE, Q_VECTOR, Q_LDS, Q_SCALAR, Q_FLAT_VECTOR, Q_FLAT_LDS, QUEUES };
-enum { FLIGHT_WORDS = (VECTORS + SCALARS) / 64, MOST_LOADS = 64, MOST_LDS_ACCESSES = 64, LDS_READ_WORDS = 1 << 16, MOST_LATE = 1024, MANY_LATE = 0xffff };
+enum { FLIGHT_WORDS = (VECTORS + SCALARS) / 64, MOST_LOADS = 64, MOST_LDS_ACCESSES = 64, MOST_LATE = 1024, MANY_LATE = 0xffff };
 
 typedef struct Flight {
     uint64_t names[FLIGHT_WORDS];  // a bit for each register that is read or written: vector, then scalar
@@ -159,6 +159,8 @@ typedef struct OpInfo {
 int step_lane(struct Wave *w, const Inst *in);
 int step_scalar(struct Wave *w, const Inst *in);
 int step_nop(struct Wave *w, const Inst *in);
+// Gives an instruction that has no modifiers a shorter step than step_lane.
+void plan_plain(Inst *in);
 
 // Each file's table ends with a row whose name is NULL.
 #define LANE_OP(op, signature) {#op, signature, step_lane, (void *)op, C_VALU, 0}
@@ -293,6 +295,8 @@ typedef struct Wave {
 } Wave;
 enum { RUNNING, WAITING, ENDED };
 #define VREG(w, r) ((uint32_t *)(w)->v32 + (size_t)(r) * LANES)
+
+enum { LDS_READ_WORDS = 1 << 16 };
 
 typedef struct Group {
     Launch *launch;
