@@ -1,4 +1,4 @@
-// Moving words between lanes, and choosing lanes by a mask.
+// Moving words between lanes; masks from lanes, and lanes chosen by a mask.
 #pragma once
 
 #include "wave.h"
@@ -33,5 +33,17 @@ static inline void select_lanes(mask64 mask, const uint32_t *yes, const uint32_t
         _mm512_storeu_si512(to + k, _mm512_mask_loadu_epi32(_mm512_loadu_si512(no + k), (__mmask16)(mask >> k), yes + k));
 #else
     EACH to[i] = mask >> i & 1 ? yes[i] : no[i];
+#endif
+}
+
+// A bit for each lane whose byte is not 0.
+static inline mask64 mask_of(const uint8_t flag[LANES]) {
+#ifdef __AVX512BW__
+    const __m512i bytes = _mm512_loadu_si512(flag);
+    return _mm512_test_epi8_mask(bytes, bytes);
+#else
+    mask64 mask = 0;
+    EACH mask |= (mask64)(flag[i] != 0) << i;
+    return mask;
 #endif
 }

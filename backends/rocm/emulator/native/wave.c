@@ -456,11 +456,12 @@ int step_lane(Wave *w, const Inst *in) {
     return commit(&x);
 }
 
-// The step of instructions on whole registers without modifiers, most of them: what the mode does not change.
+// The step of instructions on whole registers whose one result is written as it is: most of them.
 static int step_plain(Wave *w, const Inst *in) {
     if ((w->mode & 0x33) != 0x30) return step_lane(w, in);  // float32 is rounded otherwise, or its denormals flushed
     LaneOp x;
     x.in = in, x.w = w, x.exec = exec_of(w);
+    const DppLanes *lanes = in->flags ? apply_dpp(&x) : NULL;
     mask64 known = ~0ull;
     for (int k = 0; k < in->sources; k++) {
         const Operand *o = &in->src[k];
@@ -469,7 +470,15 @@ static int step_plain(Wave *w, const Inst *in) {
             x.m[k] = read_scalar(w, o, w->lanes == 64 ? 64 : 32, &def);
             x.lo[k] = x.hi[k] = def;
         } else {
-            x.s[k] = (const Vec *)read_words(w, o, 0, x.space[k].u, &x.lo[k], &x.hi[k]);
+            uint32_t *space = x.space[k].u;
+            const uint32_t *p = read_words(w, o, 0, space, &x.lo[k], &x.hi[k]);
+            if (lanes && k == 0) permute(w, lanes, p, space, &x.lo[k], &x.hi[k]), p = space;
+            if (o->mods) {
+                const uint32_t keep = o->mods & ABS ? 0x7fffffffu : ~0u, flip = o->mods & NEG ? 0x80000000u : 0;
+                EACH space[i] = (p[i] & keep) ^ flip;
+                p = space;
+            }
+            x.s[k] = (const Vec *)p;
         }
         known &= x.lo[k] & x.hi[k];
     }
@@ -481,11 +490,11 @@ static int step_plain(Wave *w, const Inst *in) {
 }
 
 void plan_plain(Inst *in) {
-    bool plain = in->step == step_lane && !in->flags && in->results == 1 && in->dst[0].kind == VGPR;
+    bool plain = in->step == step_lane && !(in->flags & ~(uint32_t)(DPP | DPP8)) && in->results == 1 && in->dst[0].kind == VGPR;
     plain &= in->dst[0].type == 'b' || in->dst[0].type == 'f';
     for (int k = 0; k < in->sources; k++) {
         const Operand *o = &in->src[k];
-        plain &= o->type == 'm' || ((o->type == 'b' || o->type == 'f') && !o->mods && o->sel >= 6);
+        plain &= o->type == 'm' || ((o->type == 'b' || o->type == 'f') && !(o->mods & ~(NEG | ABS)) && o->sel >= 6);
     }
     if (plain) in->step = step_plain;
 }

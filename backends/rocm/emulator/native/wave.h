@@ -159,7 +159,7 @@ typedef struct OpInfo {
 int step_lane(struct Wave *w, const Inst *in);
 int step_scalar(struct Wave *w, const Inst *in);
 int step_nop(struct Wave *w, const Inst *in);
-// Gives an instruction that has no modifiers a shorter step than step_lane.
+// Gives an instruction a shorter step than step_lane where that does.
 void plan_plain(Inst *in);
 
 // Each file's table ends with a row whose name is NULL.
