@@ -1,10 +1,12 @@
-"""Times of the emulator itself: `python -m portable.backends.rocm.emulator.bench [ARCH ...]`.
+"""Times of the emulator itself: `python -m portable.backends.rocm.emulator.bench [--interpreter] [ARCH ...]`.
 
-Seconds on this CPU. They say nothing about any GPU.
+Seconds on this CPU. They say nothing about any GPU. Two tables: this package's kernels, and Triton programs
+through `portable.emulated` (bench_programs.py), with `--interpreter` against Triton's own interpreter.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import sys
@@ -12,9 +14,11 @@ import time
 
 import torch
 
-from portable.backends.rocm.emulator import launch, native_build
+import portable
+from portable.backends.rocm.emulator import bench_programs, launch, native_build
 from portable.backends.rocm.emulator.backend import EmulatedRocmBackend
 from portable.backends.rocm.emulator.code_object import CodeObject
+from portable.backends.rocm.emulator.runtime import runtime
 from portable.backends.rocm.emulator.translate import translate
 from portable.dispatch import dispatcher, pins
 from portable.errors import PinError, PortableError
@@ -32,8 +36,22 @@ def _random(*shape: int) -> torch.Tensor:
     return torch.randn(*shape).to(torch.bfloat16)
 
 
-def main(arches: list[str]) -> int:
-    """Print a row per case, implementation and architecture; times in seconds, the median of five."""
+def main(arguments: list[str]) -> int:
+    """Print a row per case, implementation and architecture, then one per Triton program and architecture."""
+    parser = argparse.ArgumentParser(
+        prog="python -m portable.backends.rocm.emulator.bench", description=__doc__
+    )
+    parser.add_argument("--interpreter", action="store_true", help="time Triton's interpreter too")
+    parser.add_argument("arches", nargs="*", metavar="ARCH", help="default: gfx942 gfx1100")
+    options = parser.parse_args(arguments)
+    arches = options.arches or ["gfx942", "gfx1100"]
+    _kernels(arches)
+    _programs(arches, bench_programs.interpreted() if options.interpreter else {})
+    return 0
+
+
+def _kernels(arches: list[str]) -> None:
+    """This package's kernels: seconds, the median of five."""
     start = time.perf_counter()
     native_build.library()
     print(
@@ -52,7 +70,31 @@ def main(arches: list[str]) -> int:
                 if implementation is not None and implementation.kind == "plan":
                     with pins.using(**{op: name}):
                         _row(label, arch, op, name, arguments)
-    return 0
+    detect.reset()
+
+
+def _programs(arches: list[str], interpreted: dict[str, bench_programs.Times]) -> None:
+    """Triton programs after the first call: the least of seven; millions of wave instructions per second of
+    processor time, so of one core; the ratio is of times by the clock."""
+    head = f"{'instructions':>12} {'ms':>8} {'processor ms':>12} {'M/s of a core':>13}"
+    print(
+        f"\n{'Triton program':<26} {'arch':<8} {head}  {'interpreter ms':>14} {'ratio':>6}"
+        if interpreted
+        else f"\n{'Triton program':<26} {'arch':<8} {head}"
+    )
+    for arch in arches:
+        with portable.emulated(arch):
+            for label, program in bench_programs.PROGRAMS.items():
+                with runtime(arch).trace() as traces:
+                    program()[0]()
+                count = sum(traces[0].figures["instructions"].values())
+                wall, processor = bench_programs.times(label, 7)
+                rate = count / processor / 1e6
+                row = f"{count:>12,} {wall * 1e3:>8.2f} {processor * 1e3:>12.2f} {rate:>13.1f}"
+                if label in interpreted:
+                    other = interpreted[label].wall
+                    row += f"  {other * 1e3:>14.0f} {other / wall:>5.0f}x"
+                print(f"{label:<26} {arch:<8} {row}")
 
 
 def _row(label: str, arch: str, op: str, name: str, arguments: tuple) -> None:
@@ -84,4 +126,4 @@ def _row(label: str, arch: str, op: str, name: str, arguments: tuple) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["gfx942", "gfx1100"]))
+    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@
 // pair of lane masks per word (lower and upper half), &w->lo[r] and &w->hi[r].
 #pragma once
 
-#include "wave.h"
+#include "quads.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -80,23 +80,29 @@ INLINE void store_element(enum Kind k, const uint32_t *from, uint8_t *p) {
 
 INLINE uint8_t *host_pointer(uint64_t address) { return (uint8_t *)(uintptr_t)address; }
 
-// Load the lanes of `m` from host addresses `at`.
-INLINE void gather(enum Kind k, uint32_t *to, const uint64_t *at, mask64 m) {
-    if (m == ~0ull)
-        EACH load_element(k, to + i, host_pointer(at[i]));
-    else if (m == 0xffffffffull)
-        for (int i = 0; i < 32; i++) load_element(k, to + i, host_pointer(at[i]));
+// Load the lanes of `m` from the host addresses `base` + `at`.
+INLINE void gather_from(enum Kind k, uint32_t *to, uint64_t base, const uint64_t *at, mask64 m) {
+    const int lanes = m == ~0ull ? 64 : m == 0xffffffffull ? 32 : 0;
+    if (lanes && k == K_B128) load_quads(to, base, at, lanes);
+    else if (lanes == 64)
+        EACH load_element(k, to + i, host_pointer(base + at[i]));
+    else if (lanes == 32)
+        for (int i = 0; i < 32; i++) load_element(k, to + i, host_pointer(base + at[i]));
     else
-        EACH_ACTIVE(m, i) load_element(k, to + i, host_pointer(at[i]));
+        EACH_ACTIVE(m, i) load_element(k, to + i, host_pointer(base + at[i]));
 }
-INLINE void scatter(enum Kind k, const uint32_t *from, const uint64_t *at, mask64 m) {
-    if (m == ~0ull)
-        EACH store_element(k, from + i, host_pointer(at[i]));
-    else if (m == 0xffffffffull)
-        for (int i = 0; i < 32; i++) store_element(k, from + i, host_pointer(at[i]));
+INLINE void scatter_to(enum Kind k, const uint32_t *from, uint64_t base, const uint64_t *at, mask64 m) {
+    const int lanes = m == ~0ull ? 64 : m == 0xffffffffull ? 32 : 0;
+    if (lanes && k == K_B128) store_quads(from, base, at, lanes);
+    else if (lanes == 64)
+        EACH store_element(k, from + i, host_pointer(base + at[i]));
+    else if (lanes == 32)
+        for (int i = 0; i < 32; i++) store_element(k, from + i, host_pointer(base + at[i]));
     else
-        EACH_ACTIVE(m, i) store_element(k, from + i, host_pointer(at[i]));
+        EACH_ACTIVE(m, i) store_element(k, from + i, host_pointer(base + at[i]));
 }
+INLINE void gather(enum Kind k, uint32_t *to, const uint64_t *at, mask64 m) { gather_from(k, to, 0, at, m); }
+INLINE void scatter(enum Kind k, const uint32_t *from, const uint64_t *at, mask64 m) { scatter_to(k, from, 0, at, m); }
 
 // Mark what a load of `k` wrote in the lanes of `m` as defined.
 INLINE void define(enum Kind k, mask64 *lo, mask64 *hi, mask64 m) {

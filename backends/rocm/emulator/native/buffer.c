@@ -125,9 +125,15 @@ int buffer_access(Wave *w, const Inst *in, mask64 m, int bytes, bool together, B
     if (b->rule == RAW && !b->scattered) {  // without branches: this is what compilers emit
         const uint64_t start = b->start, stride = b->stride, limit = b->limit, need = b->payload ? (uint64_t)size : 1;
         const uint64_t last = 4 * (uint64_t)(dwords - 1) + need;
+        uint64_t most = 0;
         EACH {
             const uint64_t from = b->index[i] * stride + b->offset[i];
             b->at[i] = start + from;
+            most = from > most ? from : most;
+        }
+        if (most + last <= limit) whole = some = ~0ull;
+        else EACH {
+            const uint64_t from = b->at[i] - start;
             whole |= (mask64)(from + last <= limit) << i;
             some |= (mask64)(from + need <= limit) << i;
         }

@@ -34,10 +34,46 @@ static int feeding_lane(int lane, int lanes, uint32_t ctrl) {
     return -1;
 }
 
-void dpp_sources(const Wave *w, uint32_t control, bool dpp8, int8_t source[LANES]) {
+static void find_lanes(const Wave *w, uint32_t control, bool dpp8, mask64 exec, DppLanes *to) {
     const int lanes = (int)w->lanes;
+    const bool fetch_inactive = (control >> 25 & 1) && !IS_GFX9(w->launch->arch);
+    const bool bound = dpp8 || (control >> 24 & 1);
+    *to = (DppLanes){.written = exec};
     for (int i = 0; i < LANES; i++) {
-        if (dpp8) source[i] = (int8_t)((i & ~7) | (int)(control >> (i & 7) * 3 & 7));
-        else source[i] = i < lanes ? (int8_t)feeding_lane(i, lanes, control & 0x1ff) : -1;
+        const mask64 bit = 1ull << i;
+        const int from = dpp8 ? (i & ~7) | (int)(control >> (i & 7) * 3 & 7) : i < lanes ? feeding_lane(i, lanes, control & 0x1ff) : -1;
+        to->source[i] = (uint32_t)from & (LANES - 1);
+        to->fed |= from >= 0 ? bit : 0;
+        if (i >= lanes) continue;
+        if (!dpp8 && !((control >> 16 >> (i / 16 & 3) & 1) && (control >> 20 >> (i / 4 & 3) & 1))) {
+            to->written &= ~bit;
+            continue;
+        }
+        const bool inactive = from >= 0 && !(exec >> from & 1) && !fetch_inactive;
+        if (from >= 0 && !inactive) continue;
+        if (bound) {
+            to->zero |= bit;
+            if (inactive) to->inactive |= bit;
+        } else {
+            to->written &= ~bit;
+        }
+        to->source[i] = (uint32_t)i;
+        to->fed |= bit;
     }
+}
+
+// A kernel has few controls and few values of EXEC, so each thread keeps what it found last.
+enum { KEPT = 64 };
+typedef struct Kept { uint32_t known, control, arch, lanes; mask64 exec; DppLanes found; } Kept;
+
+const DppLanes *dpp_lanes(const Wave *w, uint32_t control, bool dpp8) {
+    static _Thread_local Kept kept[KEPT];
+    const mask64 exec = exec_of(w);
+    const uint32_t known = 1 + dpp8, place = (control * 0x9e3779b1u ^ (uint32_t)(exec ^ exec >> 32) * 0x85ebca6bu) >> 26;
+    Kept *k = &kept[place % KEPT];
+    if (k->known != known || k->control != control || k->arch != w->launch->arch || k->lanes != w->lanes || k->exec != exec) {
+        k->known = known, k->control = control, k->arch = w->launch->arch, k->lanes = w->lanes, k->exec = exec;
+        find_lanes(w, control, dpp8, exec, &k->found);
+    }
+    return &k->found;
 }

@@ -24,7 +24,11 @@ static bool has(const char *name, const char *part) { return strstr(name, part) 
 static bool starts(const char *name, const char *part) { return strncmp(name, part, strlen(part)) == 0; }
 
 static void mark(uint64_t *names, int first, int count) {
-    for (int r = first; r < first + count && r < 64 * FLIGHT_WORDS; r++) names[r / 64] |= 1ull << (r & 63);
+    const int end = first + count < 64 * FLIGHT_WORDS ? first + count : 64 * FLIGHT_WORDS;
+    for (int r = first; r < end; r = (r | 63) + 1) {  // a word at a time
+        const int last = end - 1 < (r | 63) ? end - 1 : r | 63;
+        names[r / 64] |= ~0ull << (r & 63) & ~0ull >> (63 - (last & 63));
+    }
 }
 static uint8_t words_of(const uint64_t *names) {
     uint8_t found = 0;
@@ -183,21 +187,31 @@ static bool finished(const Wave *w, const Inst *in, const uint32_t *number) {
     return true;
 }
 
+// The registers that a load writes, at most 32, are in flight.
+static void mark_load(Wave *w, const Flight *f) {
+    const int word = f->first / 64, bit = f->first & 63;
+    const uint64_t ones = (1ull << f->count) - 1;
+    w->flying[word] |= ones << bit;
+    w->flying_words |= (uint8_t)(1u << (word & 7));
+    if (bit + f->count <= 64 || word + 1 == FLIGHT_WORDS) return;
+    w->flying[word + 1] |= ones >> (64 - bit);
+    w->flying_words |= (uint8_t)(1u << ((word + 1) & 7));
+}
+
 static void drop_finished(Wave *w) {
     int kept = 0;
     while (kept < w->loads && !finished(w, w->load[kept].in, w->load[kept].number)) kept++;
     if (kept == w->loads) return;
-    kept = 0;
     memset(w->flying, 0, sizeof w->flying);
-    for (int i = 0; i < w->loads; i++) {
+    w->flying_words = 0;
+    for (int i = 0; i < kept; i++) mark_load(w, &w->load[i].in->flight);
+    for (int i = kept + 1; i < w->loads; i++) {
         const struct Load *l = &w->load[i];
         if (finished(w, l->in, l->number)) continue;
-        mark(w->flying, l->in->flight.first, l->in->flight.count);
-        if (kept != i) w->load[kept] = *l;
-        kept++;
+        mark_load(w, &l->in->flight);
+        w->load[kept++] = *l;
     }
     w->loads = kept;
-    w->flying_words = words_of(w->flying);
 }
 
 void take_off(Wave *w, const Inst *in) {
@@ -210,8 +224,7 @@ void take_off(Wave *w, const Inst *in) {
         w->loads--;
     }
     w->load[w->loads++] = (struct Load){in, {number[0], number[1]}};
-    mark(w->flying, f->first, f->count);
-    w->flying_words |= (uint8_t)(1u << (f->first / 64 & 7) | 1u << ((f->first + f->count - 1) / 64 & 7));
+    mark_load(w, f);
 }
 
 static void finish(Wave *w, enum Queue q, uint32_t outstanding) {

@@ -22,11 +22,14 @@ void wait_for(Wave *w, Wait wait);
 // Whether `in` is a wait, and which; control.c.
 bool wait_of(const Inst *in, enum Arch arch, Wait *wait);
 
+// Word by word: to load all at once just after one was stored would wait for the store.
 static inline bool names_flying(const Wave *w, const Inst *in) {
-    uint64_t any = 0;
-    if (!(in->named & w->flying_words)) return false;
-    for (int k = 0; k < FLIGHT_WORDS; k++) any |= in->flight.names[k] & w->flying[k];
-    return any != 0;
+    for (uint32_t both = in->named & w->flying_words; both; both &= both - 1) {
+        const int k = __builtin_ctz(both);
+        if (in->flight.names[k] & w->flying[k]) return true;
+        if (k < FLIGHT_WORDS - 8 && in->flight.names[k + 8] & w->flying[k + 8]) return true;
+    }
+    return false;
 }
 
 // LDS ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 #include "counters.h"
 #include "exchange.h"
 #include "flight.h"
-#include "lds_race.h"
+#include "lds_marks.h"
 #include "nearly.h"
 
 #define ONES 0x0101010101010101ull
@@ -70,11 +70,16 @@ INLINE int races_of_write(Wave *w, const Inst *in, enum Kind k, mask64 m, const 
     EACH_ACTIVE(m, i) {
         for (int b = 0; b < bytes; b += step) {
             const uint64_t writers = load_uint(writer + at[i] + b, step), readers = load_uint(reader + at[i] + b, step);
-            if (__builtin_expect(((writers == 0) | (writers == mine)) & ((readers == 0) | (readers == mine)), 1))
+            const bool unread = (readers == 0) | (readers == mine);
+            if (__builtin_expect(((writers == 0) | (writers == mine)) & unread, 1))
                 memcpy(writer + at[i] + b, &mine, (size_t)step);
             else {
                 uint8_t own[16];
                 store_element(k, from + i, own);
+                // One other wave has written the same: as write_bytes, which goes byte by byte.
+                if (unread && (writers & 0xff) && (writers & 0xff) < ATOMIC && writers == repeat_byte(writers & 0xff, step) &&
+                    load_uint(own + b, step) == load_uint(g->lds + at[i] + b, step))
+                    continue;
                 if (write_bytes(w, in, i, at[i] + b, step, own + b)) return STOP;
             }
         }
@@ -83,6 +88,14 @@ INLINE int races_of_write(Wave *w, const Inst *in, enum Kind k, mask64 m, const 
 }
 
 // Reads --------------------------------------------------------------------------------------------
+
+INLINE bool all_defined(const Group *g, enum Kind k, mask64 m, const uint64_t *at) {
+    const int bytes = kind_bytes(k), step = bytes == 12 ? 4 : bytes > 8 ? 8 : bytes;
+    uint64_t whole = ~0ull;
+    EACH_ACTIVE(m, i)
+        for (int b = 0; b < bytes; b += step) whole &= load_uint(g->lds_def + at[i] + b, step);
+    return whole == repeat_byte(DEFINED, step);
+}
 
 // Which halves of what lane i loaded are defined, byte by byte.
 static void halves_of_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, mask64 *lo, mask64 *hi) {
@@ -109,32 +122,23 @@ static void halves_of_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const
 
 INLINE int load_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, uint32_t *to, mask64 *lo, mask64 *hi) {
     Group *g = w->group;
-    const int bytes = kind_bytes(k), step = bytes == 12 ? 4 : bytes > 8 ? 8 : bytes;
+    const int bytes = kind_bytes(k);
     uint64_t low, high;
     mask64 racing = 0;
     address_range(at, m, &low, &high);
+    const uint64_t end = high + (uint64_t)bytes;
     if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "read");
     if (w->launch->memory) count_lds(w, in, m, at, (uint32_t)bytes, LDS_READ);
     if (g->lates && lds_check_late(w, in, m, at, k, LDS_READ, NULL)) return STOP;
     if (g->waves > 1) {
-        mark_range(g, low, high + (uint64_t)bytes);
-        racing = races_of_read(w, in, m, at, bytes);
+        if (!note_read(w, m, at, bytes, low, end)) {
+            mark_range(g, low, end);
+            racing = races_of_read(w, in, m, at, bytes);
+        }
         lds_take_off(w, in, m, at, bytes, LDS_READ);
     }
-    const uint8_t *data = g->lds, *def = g->lds_def;
-    uint64_t whole = ~0ull;
-    if (m == ~0ull) {
-        EACH {
-            for (int b = 0; b < bytes; b += step) whole &= load_uint(def + at[i] + b, step);
-            load_element(k, to + i, data + at[i]);
-        }
-    } else {
-        EACH_ACTIVE(m, i) {
-            for (int b = 0; b < bytes; b += step) whole &= load_uint(def + at[i] + b, step);
-            load_element(k, to + i, data + at[i]);
-        }
-    }
-    if (whole == repeat_byte(1, step)) define(k, lo, hi, m);
+    gather_from(k, to, (uintptr_t)g->lds, at, m);
+    if (known_whole(g, low, end) || find_whole(g, low, end) || all_defined(g, k, m, at)) define(k, lo, hi, m);
     else halves_of_load(w, in, k, m, at, lo, hi);
     if (__builtin_expect(racing != 0, 0)) taint(k, lo, hi, racing);
     return GO;
@@ -146,6 +150,7 @@ static void halves_of_store(Wave *w, enum Kind k, mask64 m, const uint64_t *at, 
     uint8_t *def = w->group->lds_def;
     const int bytes = kind_bytes(k);
     w->group->stored_origin = w->origin;
+    forget_whole(w->group);
     EACH_ACTIVE(m, i) {
         uint8_t *d = def + at[i];
         if (bytes < 4)
@@ -209,36 +214,48 @@ INLINE int verify_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uin
     return all ? GO : conflicting_lane(w, in, k, m, at, from);
 }
 
+// `block`: whether the lanes fill a block, so that none writes where another does.
 INLINE int put_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from, const mask64 *lo,
-                    const mask64 *hi) {
+                    const mask64 *hi, bool *block) {
     Group *g = w->group;
     const int bytes = kind_bytes(k), step = bytes == 12 ? 4 : bytes > 8 ? 8 : bytes;
     uint64_t low, high;
     address_range(at, m, &low, &high);
+    const uint64_t end = high + (uint64_t)bytes;
     if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "write");
+    *block = fill_block(m, at, bytes, low, end);
     if (w->launch->memory) count_lds(w, in, m, at, (uint32_t)bytes, LDS_WRITE);
     if ((g->lates | in->flight.to_lds) && lds_check_late(w, in, m, at, k, LDS_WRITE, from)) return STOP;
     if (g->waves > 1) {
-        mark_range(g, low, high + (uint64_t)bytes);
-        if (races_of_write(w, in, k, m, at, from)) return STOP;
+        settle_reads_in(g, low, end);
+        mark_written_range(g, low, end);
+        const uint32_t me = wave_mark(w);
+        if (*block && only_mine(g->lds_writer + low, me, end - low) && only_mine(g->lds_reader + low, me, end - low))
+            memset(g->lds_writer + low, (int)me, end - low);
+        else if (races_of_write(w, in, k, m, at, from))
+            return STOP;
     }
     if ((g->waves > 1) | in->flight.to_lds) lds_take_off(w, in, m, at, bytes, LDS_WRITE);
-    uint8_t *data = g->lds, *def = g->lds_def;
+    scatter_to(k, from, (uintptr_t)g->lds, at, m);
+    uint8_t *def = g->lds_def;
     const uint64_t ones = ONES;
     const bool whole = !(m & ~defined_for(k, lo, hi));
-    if (m == ~0ull && whole) {
-        EACH {
-            store_element(k, from + i, data + at[i]);
+    if (*block)
+        memset(def + low, DEFINED, end - low);
+    else if (m == ~0ull)
+        EACH for (int b = 0; b < bytes; b += step) memcpy(def + at[i] + b, &ones, (size_t)step);
+    else
+        EACH_ACTIVE(m, i)
             for (int b = 0; b < bytes; b += step) memcpy(def + at[i] + b, &ones, (size_t)step);
-        }
-    } else {
-        EACH_ACTIVE(m, i) {
-            store_element(k, from + i, data + at[i]);
-            for (int b = 0; b < bytes; b += step) memcpy(def + at[i] + b, &ones, (size_t)step);
-        }
-        if (!whole) halves_of_store(w, k, m, at, lo, hi);
-    }
+    if (!whole) halves_of_store(w, k, m, at, lo, hi);
     return GO;
+}
+
+INLINE int store_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from, const mask64 *lo,
+                      const mask64 *hi) {
+    bool block;
+    if (put_kind(w, in, k, m, at, from, lo, hi, &block)) return STOP;
+    return block ? GO : verify_kind(w, in, k, m, at, from);
 }
 
 // For other files: the same with the kind known only at run time.
@@ -253,7 +270,7 @@ int lds_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at,
 int lds_store(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from, const mask64 *lo,
               const mask64 *hi) {
     switch (k) {
-#define CASE(kind) case kind: return put_kind(w, in, kind, m, at, from, lo, hi) || verify_kind(w, in, kind, m, at, from);
+#define CASE(kind) case kind: return store_kind(w, in, kind, m, at, from, lo, hi);
         ALL_KINDS(CASE)
 #undef CASE
     }
@@ -299,8 +316,7 @@ INLINE int ds_write(Wave *w, const Inst *in, enum Kind k) {
     if (!vectors_fit(&in->src[1], kind_words(k))) return bad_registers(w, in);
     if (ds_addresses(w, in, m, (uint64_t)(int64_t)in->imm, at)) return STOP;
     const int reg = in->src[1].index;
-    if (put_kind(w, in, k, m, at, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
-    return verify_kind(w, in, k, m, at, VREG(w, reg));
+    return store_kind(w, in, k, m, at, VREG(w, reg), &w->lo[reg], &w->hi[reg]);
 }
 
 // Two elements per lane; the offsets count elements, or 64 of them.
@@ -323,8 +339,9 @@ INLINE int ds_write2(Wave *w, const Inst *in, enum Kind k, uint64_t scale) {
     if (!vectors_fit(&in->src[1], kind_words(k)) || !vectors_fit(&in->src[2], kind_words(k))) return bad_registers(w, in);
     if (ds_addresses(w, in, m, in->aux[0] * scale, first) || ds_addresses(w, in, m, in->aux[1] * scale, second)) return STOP;
     const int a = in->src[1].index, b = in->src[2].index;
-    if (put_kind(w, in, k, m, first, VREG(w, a), &w->lo[a], &w->hi[a])) return STOP;
-    if (put_kind(w, in, k, m, second, VREG(w, b), &w->lo[b], &w->hi[b])) return STOP;
+    bool block;
+    if (put_kind(w, in, k, m, first, VREG(w, a), &w->lo[a], &w->hi[a], &block)) return STOP;
+    if (put_kind(w, in, k, m, second, VREG(w, b), &w->lo[b], &w->hi[b], &block)) return STOP;
     return verify_kind(w, in, k, m, first, VREG(w, a)) || verify_kind(w, in, k, m, second, VREG(w, b));
 }
 

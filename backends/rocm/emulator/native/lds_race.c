@@ -1,4 +1,4 @@
-#include "lds_race.h"
+#include "lds_marks.h"
 #include "lds.h"
 #include "nearly.h"
 
@@ -6,8 +6,41 @@ void lds_mark_written(Wave *w, mask64 m, const uint32_t *at, int bytes) {
     Group *g = w->group;
     EACH_ACTIVE(m, i) {
         memset(g->lds_writer + at[i], (int)wave_mark(w), (size_t)bytes);
-        mark_range(g, at[i], at[i] + (uint64_t)bytes);
+        mark_written_range(g, at[i], at[i] + (uint64_t)bytes);
     }
+}
+
+// `step` is a constant in each copy.
+INLINE void mark_read(uint8_t *reader, uint64_t mark, uint32_t bytes, uint32_t step) {
+    const uint64_t one = step == 8 ? 0x0101010101010101ull : step == 4 ? 0x01010101u : step == 2 ? 0x0101u : 1, mine = mark * one;
+    for (uint32_t b = 0; b < bytes; b += step) {
+        uint64_t had = 0;
+        memcpy(&had, reader + b, step);
+        if (had == mine) continue;
+        if (had == 0) {
+            memcpy(reader + b, &mine, step);
+            continue;
+        }
+        for (uint32_t k = b; k < b + step; k++) reader[k] = (uint8_t)(reader[k] == 0 || reader[k] == mark ? mark : MANY_READERS);
+    }
+}
+
+void settle_reads(Group *g) {
+    const uint32_t lanes = g->launch->wave_size;
+    for (uint32_t n = 0; n < g->reads.used; n += NOTE_WORDS + lanes) {
+        ReadNote note;
+        memcpy(&note, g->reads.words + n, sizeof note);
+        const uint32_t *at = g->reads.words + n + NOTE_WORDS;
+        EACH_ACTIVE(note.lanes[0] | (mask64)note.lanes[1] << 32, i) {
+            uint8_t *reader = g->lds_reader + at[i];
+            if (note.bytes % 8 == 0) mark_read(reader, note.mark, note.bytes, 8);
+            else if (note.bytes % 4 == 0) mark_read(reader, note.mark, note.bytes, 4);
+            else if (note.bytes == 2) mark_read(reader, note.mark, 2, 2);
+            else mark_read(reader, note.mark, note.bytes, 1);
+        }
+    }
+    if (g->reads.used) mark_range(g, g->reads.low, g->reads.high);
+    g->reads.used = 0;
 }
 
 const char *marked_waves(uint32_t mark, char text[24]) {
@@ -128,7 +161,9 @@ int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) 
         one[lane] = at;
         return lds_bounds(w, in, 1ull << lane, one, bytes, "atomic");
     }
+    forget_whole(g);
     if (g->waves < 2) return GO;
+    settle_reads_in(g, at, at + (uint64_t)bytes);
     const uint32_t me = wave_mark(w);
     for (int b = 0; b < bytes; b++) {
         const uint32_t writer = g->lds_writer[at + b], reader = g->lds_reader[at + b];
@@ -140,6 +175,6 @@ int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) 
         if (writer == 0) g->lds_writer[at + b] = (uint8_t)(ATOMIC + me);
         else if (writer > ATOMIC && writer != ATOMIC + me) g->lds_writer[at + b] = SEVERAL;
     }
-    mark_range(g, at, at + (uint64_t)bytes);
+    mark_written_range(g, at, at + (uint64_t)bytes);
     return GO;
 }

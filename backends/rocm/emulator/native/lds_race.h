@@ -23,6 +23,13 @@ static inline void mark_range(Group *g, uint64_t low, uint64_t end) {
     if (none || low < g->race_low) g->race_low = (uint32_t)low;
     if (none || end > g->race_high) g->race_high = (uint32_t)end;
 }
+// The same of lds_writer.
+static inline void mark_written_range(Group *g, uint64_t low, uint64_t end) {
+    mark_range(g, low, end);
+    const bool none = g->write_low >= g->write_high;
+    if (none || low < g->write_low) g->write_low = (uint32_t)low;
+    if (none || end > g->write_high) g->write_high = (uint32_t)end;
+}
 
 const char *how_written(uint32_t mark);
 const char *hex_of(const uint8_t *value, int bytes, char text[40]);

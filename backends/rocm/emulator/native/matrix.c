@@ -37,26 +37,6 @@ float element_to_float(enum Element type, uint32_t bits, bool fnuz) {
     }
 }
 
-void elements_to_floats(enum Element type, bool fnuz, const uint32_t *words, int shift, int count, float *to) {
-    uint32_t bits[LANES];
-    for (int i = 0; i < count; i++) bits[i] = words[i] >> shift;
-    switch (type) {
-    case E_F16:
-        for (int i = 0; i < count; i++) bits[i] = half_to_float_bits(bits[i] & 0xffff);
-        break;
-    case E_BF16:
-        for (int i = 0; i < count; i++) bits[i] <<= 16;
-        break;
-    case E_XF32:
-        for (int i = 0; i < count; i++) bits[i] &= ~0x1fffu;
-        break;
-    case E_F32: break;
-    default:
-        for (int i = 0; i < count; i++) bits[i] = as_bits(element_to_float(type, bits[i], fnuz));
-    }
-    memcpy(to, bits, (size_t)count * sizeof *to);
-}
-
 mask64 defined_lanes(const Wave *w, int reg, int count) {
     mask64 all = ~0ull;
     for (int r = 0; r < count; r++) all &= w->lo[reg + r] & w->hi[reg + r];
@@ -73,9 +53,35 @@ static int least_exponent(enum Element type, bool fnuz) {
 // `n` is a constant in each copy, so that the loops over a row are whole vectors.
 #define INLINE static inline __attribute__((always_inline))
 
+// Sixteen columns of a row at once.
+enum { COLUMNS = 16 };
+typedef int32_t Ints __attribute__((vector_size(4 * COLUMNS), aligned(4)));
+typedef float Floats __attribute__((vector_size(4 * COLUMNS), aligned(4)));
+typedef int64_t Quads __attribute__((vector_size(8 * COLUMNS)));
+typedef double Doubles __attribute__((vector_size(8 * COLUMNS)));
+
 // Chains of fused multiply-adds ---------------------------------------------------------------------
 
+// Four rows side by side, as each add of a chain waits for the one before.
+INLINE void chain_columns(Product *p, int n) {
+    for (int i = 0; i < p->m; i += 4)
+        for (int j = 0; j < n; j += COLUMNS) {
+            Floats sum[4];
+            for (int r = 0; r < 4; r++) sum[r] = *(Floats *)&p->c[(i + r) * n + j];
+            for (int kk = 0; kk < p->k; kk++) {
+                const float *a = &p->a[kk * p->m + i];
+                const Floats b = *(const Floats *)&p->b[kk * n + j];
+                for (int r = 0; r < 4; r++) sum[r] = __builtin_elementwise_fma(a[r] - (Floats){0}, b, sum[r]);
+            }
+            for (int r = 0; r < 4; r++) *(Floats *)&p->c[(i + r) * n + j] = sum[r];
+        }
+}
+
 INLINE void chain(Product *p, int n) {
+    if (n % COLUMNS == 0 && p->m % 4 == 0) {
+        chain_columns(p, n);
+        return;
+    }
     for (int i = 0; i < p->m; i++) {
         float *c = &p->c[i * n], sum[32];
         memcpy(sum, c, (size_t)n * sizeof *c);
@@ -128,23 +134,33 @@ enum { FAR_BELOW = -1000000, MATRIX = LARGEST * LARGEST };
 typedef struct Split {
     int32_t sig[MATRIX], exp[MATRIX];
     int most;       // the largest exponent
+    int least;      // the smallest one of what is not zero
     bool finite;
 } Split;
 
-static void split(Split *s, const float *x, int count, int fraction, int least) {
-    int most = FAR_BELOW, strange = 0;
+static void find_exponents(Split *s, const float *x, int count, int least) {
+    int most = FAR_BELOW, least_used = -FAR_BELOW, strange = 0;
+    for (int i = 0; i < count; i++) {
+        const int32_t size = (int32_t)as_bits(x[i]) & 0x7fffffff, field = size >> 23, e = (field ? field : 1) - 127;
+        const int32_t exp = e > least ? e : least, none = size == 0 || field == 255, used = none ? -FAR_BELOW : exp;
+        s->exp[i] = none ? -126 : exp;
+        most = s->exp[i] > most ? s->exp[i] : most;
+        least_used = used < least_used ? used : least_used;
+        strange |= field == 255;
+    }
+    s->most = most;
+    s->least = least_used;
+    s->finite = !strange;
+}
+
+static void find_significands(Split *s, const float *x, int count, int fraction, int least) {
     for (int i = 0; i < count; i++) {
         const int32_t bits = (int32_t)as_bits(x[i]), size = bits & 0x7fffffff, field = size >> 23;
         const int32_t whole = (size & 0x7fffff) | (field ? 0x800000 : 0), e = (field ? field : 1) - 127;
         const int32_t exp = e > least ? e : least, drop = 23 - fraction + exp - e;
         const int32_t sig = field == 255 ? 0 : whole >> (drop > 31 ? 31 : drop);
-        s->exp[i] = size == 0 || field == 255 ? -126 : exp;
         s->sig[i] = bits < 0 ? -sig : sig;
-        most = s->exp[i] > most ? s->exp[i] : most;
-        strange |= field == 255;
     }
-    s->most = most;
-    s->finite = !strange;
 }
 
 INLINE int64_t floor_shift(int64_t value, int by) { return value >> (by > 62 ? 62 : by); }
@@ -235,6 +251,42 @@ INLINE void fused_row(const Fused *f, int i, int first, int n, float *c) {
     for (int j = 0; j < n; j++) c[j] = with_accumulator(sum[j], top[j], c[j], false);
 }
 
+// Sixteen results of a row at once, in floats, where in addition no product is below LEAST_PRODUCT: then it is exact in
+// float32, as is its multiple by a power of two, and the conversion to an integer cuts off. A group with a lower top
+// holds zeros alone.
+enum { LEAST_PRODUCT = -100 };
+
+INLINE Ints larger(Ints a, Ints b) { return __builtin_elementwise_max(a, b); }
+INLINE Doubles power(Ints e) { return (Doubles)(__builtin_convertvector(1023 + e, Quads) << 52); }
+
+// with_accumulator in float64, where each step before the last rounding is exact.
+INLINE Floats columns_with_accumulator(Ints sum, Ints exp, Floats c) {
+    const Ints c_exp = larger(((Ints)c >> 23 & 255) - 127, (Ints){0} - 126), top = larger(exp, c_exp);
+    const Doubles s = __builtin_elementwise_floor(__builtin_convertvector(sum, Doubles) * power(7 - (top - exp)));
+    const Doubles a = __builtin_elementwise_floor(__builtin_convertvector(c, Doubles) * power(24 - top));
+    return __builtin_convertvector((s + a * 128) * power(top - 31), Floats);
+}
+
+// `group` and `n` are constants in each copy.
+INLINE void fused_columns(const Fused *f, int n, int group) {
+    const int m = f->m;
+    Product *p = f->p;
+    for (int first = 0; first < p->k; first += group)
+        for (int at = 0; at < m * n; at += COLUMNS) {
+            const float *a = &p->a[first * m + at / n], *b = &p->b[first * n + at % n];
+            const int32_t *ea = &f->a.exp[first * m + at / n], *eb = &f->b.exp[first * n + at % n];
+            Ints top = (Ints){0} + FAR_BELOW, sum = {0};
+            for (int k = 0; k < group; k++) top = larger(top, ea[k * m] + *(const Ints *)&eb[k * n]);
+            const Floats scale = (Floats)((127 + 24 - larger(top, (Ints){0} + LEAST_PRODUCT)) << 23);
+            for (int k = 0; k < group; k++) {
+                const Floats product = a[k * m] * *(const Floats *)&b[k * n];
+                sum += __builtin_convertvector(product * scale, Ints);
+            }
+            Floats *c = (Floats *)&p->c[at];
+            *c = columns_with_accumulator(sum, top, *c);
+        }
+}
+
 INLINE void fused(Product *p, int n) {
     static const int groups[] = {[E_F16] = 8, [E_BF16] = 8, [E_F32] = 1, [E_XF32] = 4, [E_FP8] = 16, [E_BF8] = 16};
     static _Thread_local Fused f;
@@ -242,12 +294,20 @@ INLINE void fused(Product *p, int n) {
     f.p = p, f.m = p->m, f.n = n;
     f.group = groups[p->left] < p->k ? groups[p->left] : p->k;
     f.shift = 24 - fa - fb;
-    split(&f.a, p->a, p->m * p->k, fa, least_exponent(p->left, p->fnuz));
-    split(&f.b, p->b, n * p->k, fb, least_exponent(p->right, p->fnuz));
+    const int least_a = least_exponent(p->left, p->fnuz), least_b = least_exponent(p->right, p->fnuz);
+    find_exponents(&f.a, p->a, p->m * p->k, least_a);
+    find_exponents(&f.b, p->b, n * p->k, least_b);
     bool small = true;
     for (int i = 0; i < p->m * n; i++) small &= fabsf(p->c[i]) < 0x1p120f;
     const bool fast = f.a.finite && f.b.finite && small && f.a.most + f.b.most < 100  // nothing can overflow
                       && element_bits(p->left) != 8;
+    if (fast && n % COLUMNS == 0 && f.a.least + f.b.least >= LEAST_PRODUCT) {
+        if (f.group == 8) fused_columns(&f, n, 8);
+        else fused_columns(&f, n, f.group);
+        return;
+    }
+    find_significands(&f.a, p->a, p->m * p->k, fa, least_a);
+    find_significands(&f.b, p->b, n * p->k, fb, least_b);
     for (int i = 0; i < p->m; i++)
         for (int first = 0; first < p->k; first += f.group) {
             float *c = &p->c[i * n];

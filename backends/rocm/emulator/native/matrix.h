@@ -1,7 +1,7 @@
 // Matrix products as the matrix cores add them up. The layouts in registers are mfma.c's and wmma.c's.
 #pragma once
 
-#include "wave.h"
+#include "half.h"
 
 enum Element { E_F16, E_BF16, E_F32, E_XF32, E_FP8, E_BF8 };
 
@@ -26,7 +26,26 @@ typedef struct Product {
 void multiply(Product *p);
 int element_bits(enum Element type);
 float element_to_float(enum Element type, uint32_t bits, bool fnuz);
-// The same of `count` lanes: the element that starts at bit `shift` of each word.
-void elements_to_floats(enum Element type, bool fnuz, const uint32_t *words, int shift, int count, float *to);
+// The same of `count` lanes: the element that starts at bit `shift` of each word. `count` is a constant of the caller.
+static inline __attribute__((always_inline)) void elements_to_floats(enum Element type, bool fnuz, const uint32_t *words,
+                                                                     int shift, int count, float *to) {
+    uint32_t bits[LANES];
+    for (int i = 0; i < count; i++) bits[i] = words[i] >> shift;
+    switch (type) {
+    case E_F16:
+        for (int i = 0; i < count; i++) bits[i] = half_to_float_bits(bits[i] & 0xffff);
+        break;
+    case E_BF16:
+        for (int i = 0; i < count; i++) bits[i] <<= 16;
+        break;
+    case E_XF32:
+        for (int i = 0; i < count; i++) bits[i] &= ~0x1fffu;
+        break;
+    case E_F32: break;
+    default:
+        for (int i = 0; i < count; i++) bits[i] = as_bits(element_to_float(type, bits[i], fnuz));
+    }
+    memcpy(to, bits, (size_t)count * sizeof *to);
+}
 // Lanes whose `count` registers from `reg` are wholly defined.
 mask64 defined_lanes(const Wave *w, int reg, int count);

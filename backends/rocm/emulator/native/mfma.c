@@ -56,11 +56,12 @@ static int row_of(const Shape *s, int lane, int reg) {
     return s->m == 32 ? 8 * (reg / 4) + 4 * (lane / 32) + reg % 4 : s->m == 16 ? 4 * (lane / 16) + reg : reg;
 }
 
-static void mfma(LaneOp *x, const Shape *s) {
+// `m` is the shape's, a constant in each copy.
+static inline __attribute__((always_inline)) void mfma_of(LaneOp *x, const Shape *s, const int m) {
     Wave *w = x->w;
     const Operand *oa = &x->in->src[0], *ob = &x->in->src[1], *oc = &x->in->src[2];
-    const int width = element_bits(s->left), per_lane = s->m * s->k * s->blocks / 64;
-    const int in_regs = (per_lane * width + 31) / 32, out_regs = s->m * s->n * s->blocks / 64;
+    const int width = element_bits(s->left), per_lane = m * s->k * s->blocks / 64;
+    const int in_regs = (per_lane * width + 31) / 32, out_regs = m * s->n * s->blocks / 64;
     if (!in_range(x, (int[4]){in_regs, in_regs, out_regs, out_regs})) return;
     const int cbsz = x->in->aux[0] & 7, abid = x->in->aux[0] >> 8 & 15, blgp = x->in->aux[0] >> 16 & 7;
     const mask64 a_def = defined_lanes(w, oa->index, in_regs), b_def = defined_lanes(w, ob->index, in_regs);
@@ -90,8 +91,8 @@ static void mfma(LaneOp *x, const Shape *s) {
             for (int lane = 0; lane < LANES; lane++) chosen[r][lane] = b_words[r][lane_group(lane, blgp)];
     }
     // A run of m lanes holds the same K of all rows of a block, so a row of p.a, p.b or p.c is a run of a register.
-    const int regs_per_block = s->m == 4 ? out_regs : out_regs / s->blocks;  // 4x4: a block is four lanes of each
-    const int m = s->m, runs = LANES / m;
+    const int regs_per_block = m == 4 ? out_regs : out_regs / s->blocks;  // 4x4: a block is four lanes of each
+    const int runs = LANES / m;
     const uint32_t run = (uint32_t)((1ull << m) - 1);
     for (int r = 0; r < out_regs; r++) out_def[r] = c_def[r];
     for (int block = 0; block < s->blocks; block++) {
@@ -124,6 +125,12 @@ static void mfma(LaneOp *x, const Shape *s) {
     }
     // Matrix instructions ignore EXEC: every lane takes part and is written.
     for (int r = 0; r < out_regs; r++) write_words(w, x->in->dst[0].index + r, out[r], ~0ull, out_def[r], out_def[r]);
+}
+
+static void mfma(LaneOp *x, const Shape *s) {
+    if (s->m == 32) mfma_of(x, s, 32);
+    else if (s->m == 16) mfma_of(x, s, 16);
+    else mfma_of(x, s, 4);
 }
 
 // 8-bit integers: exact, wrapping at 32 bits, or saturating with clamp.

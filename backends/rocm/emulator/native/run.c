@@ -77,6 +77,7 @@ EXPORT int emulator_link(Inst *program, uint32_t count, uint32_t arch) {
         plan_flight(in, all[in->op], (enum Arch)arch);
     }
     plan_gpr_index(program, count);
+    for (uint32_t i = 0; i < count; i++) plan_plain(&program[i]);
     return -1;
 }
 
@@ -131,7 +132,8 @@ static void start_wave(Wave *w, Group *g, uint32_t number) {
     w->sdef[EXEC] = w->sdef[EXEC + 1] = ~0u;
 
     uint32_t *v0 = VREG(w, 0);
-    EACH {
+    if (threads == launch->block[0]) EACH v0[i] = first + (uint32_t)i;
+    else EACH {
         const uint32_t id = first + (uint32_t)i, bx = launch->block[0], by = launch->block[1];
         const uint32_t x = id % bx, y = id / bx % by, z = id / bx / by;
         v0[i] = x | (launch->ids > 1 ? y << 10 : 0) | (launch->ids > 2 ? z << 20 : 0);
@@ -168,8 +170,9 @@ static void clear_race_marks(Group *g) {
         memset(g->lds_writer + g->race_low, 0, g->race_high - g->race_low);
         memset(g->lds_reader + g->race_low, 0, g->race_high - g->race_low);
     }
-    g->race_low = g->lds_size;
-    g->race_high = 0;
+    g->race_low = g->write_low = g->lds_size;
+    g->race_high = g->write_high = 0;
+    g->reads.used = 0;
 }
 
 static void barrier_missed(Group *g) {
@@ -196,6 +199,7 @@ static void start_group(Group *g, uint32_t number) {
     for (uint32_t i = 0; i < g->waves; i++) start_wave(&g->wave[i], g, i);
     if (g->lds_size) memset(g->lds_def, 0, g->lds_size);
     if (g->lds_size) memset(g->lds, 0xaa, g->lds_size);
+    g->whole_low = g->whole_high = 0;
     g->race_low = 0, g->race_high = g->lds_size;
     clear_race_marks(g);
     lds_release(g);

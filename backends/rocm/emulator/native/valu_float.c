@@ -3,6 +3,7 @@
 // Sources come in assembler order, so every multiply-add is s0 * s1 + s2: v_fmac's accumulator, v_fmaak's and
 // v_fmamk's literal stand where LLVM prints them. Rounding by MODE, denormals, clamp and omod are the shared step's.
 #include "float.h"
+#include "shuffle.h"
 
 #define A x->s[0]
 #define B x->s[1]
@@ -247,8 +248,7 @@ static void v_ldexp_f64(LaneOp *x) {
             flag[i] = !none && (large || (!d_denormal && quotient_denormal));                                         \
             x->d.T[i] = r;                                                                                            \
         }                                                                                                             \
-        x->dm = 0;                                                                                                    \
-        EACH x->dm |= (mask64)flag[i] << i;                                                                           \
+        x->dm = mask_of(flag);                                                                                         \
     }
 SCALE(v_div_scale_f32, f, as_bits, float, uint32_t, 23, 255, 96, 23, 0x1p64f, 0x1p-64f, 0x1p-126f, as_float(NAN32))
 SCALE(v_div_scale_f64, d, as_bits64, double, uint64_t, 52, 2047, 768, 53, 0x1p128, 0x1p-128, 0x1p-1022, as_double(NAN64))

@@ -3,6 +3,7 @@
 // Meanings are those of the AMD ISA guides (CDNA3, CDNA4, RDNA3, RDNA4; "vector ALU" instructions). The clamp bit
 // of an integer instruction saturates. Shift counts use as many low bits as the width needs.
 #include "partial.h"
+#include "shuffle.h"
 
 #define A (x->s[0]->u[i])
 #define B (x->s[1]->u[i])
@@ -77,7 +78,7 @@ static void v_mov_b64(LaneOp *x) {
 
 static void v_cndmask_b32(LaneOp *x) {
     const mask64 m = x->m[2];
-    EACH x->d.u[i] = m >> i & 1 ? B : A;
+    select_lanes(m, x->s[1]->u, x->s[0]->u, x->d.u);
     x->dlo = ((m & x->lo[1]) | (~m & x->lo[0])) & x->lo[2];
     x->dhi = ((m & x->hi[1]) | (~m & x->hi[0])) & x->lo[2];
 }
@@ -257,7 +258,27 @@ static inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t select, ui
     return chosen_byte(a, b, select & 0xff, zero, ones) | chosen_byte(a, b, select >> 8 & 0xff, zero, ones) << 8 |
            chosen_byte(a, b, select >> 16 & 0xff, zero, ones) << 16 | chosen_byte(a, b, select >> 24, zero, ones) << 24;
 }
-OP_PARTIAL(v_perm_b32, permute_bytes(A, B, C, 0, 0xff), 3, dc == ~0u ? permute_bytes(da, db, c, 0xff, 0xff) : 0)
+// Bytes of a and b alone: all bytes of the selector are below 8. Mostly it is one for all lanes.
+static void permute_alike(LaneOp *x, uint32_t select) {
+    const uint32_t *word[4];
+    uint32_t shift[4];
+    for (int k = 0; k < 4; k++) {
+        word[k] = x->s[select >> (8 * k + 2) & 1 ? 0 : 1]->u;
+        shift[k] = (select >> 8 * k & 3) * 8;
+    }
+    EACH x->d.u[i] = (word[0][i] >> shift[0] & 0xff) | (word[1][i] >> shift[1] & 0xff) << 8 |
+                     (word[2][i] >> shift[2] & 0xff) << 16 | word[3][i] >> shift[3] << 24;
+}
+static inline uint32_t picked_byte(uint32_t a, uint32_t b, uint32_t select) { return (select & 4 ? a : b) >> (select & 3) * 8 & 0xff; }
+static void v_perm_b32(LaneOp *x) {
+    uint32_t all = 0;
+    EACH all |= C;
+    if (all & 0xf8f8f8f8u) EACH x->d.u[i] = permute_bytes(A, B, C, 0, 0xff);
+    else if (x->in->src[2].kind != VGPR) permute_alike(x, x->s[2]->u[0]);
+    else EACH x->d.u[i] = picked_byte(A, B, C) | picked_byte(A, B, C >> 8) << 8 | picked_byte(A, B, C >> 16) << 16 |
+                          picked_byte(A, B, C >> 24) << 24;
+    PARTIAL(3, dc == ~0u ? permute_bytes(da, db, c, 0xff, 0xff) : 0);
+}
 
 // Counting ----------------------------------------------------------------------------------------
 

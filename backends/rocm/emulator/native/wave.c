@@ -1,5 +1,5 @@
 // Registers, operands and the step that all vector instructions share.
-#include "wave.h"
+#include "shuffle.h"
 
 #include <fenv.h>
 #include <math.h>
@@ -118,60 +118,33 @@ void write_words(Wave *w, int reg, const uint32_t *value, mask64 mask, mask64 lo
     if ((mask & w->full) == w->full) {
         memcpy(to, value, LANES * sizeof *to);
     } else {
-        EACH to[i] = mask >> i & 1 ? value[i] : to[i];
+        select_lanes(mask, value, to, to);
     }
     w->lo[reg] = (w->lo[reg] & ~mask) | (lo & mask);
     w->hi[reg] = (w->hi[reg] & ~mask) | (hi & mask);
 }
 
-static mask64 gather_mask(mask64 from, const int8_t *source) {
+static mask64 gather_mask(mask64 from, const Wave *w, const DppLanes *c) {
+    if ((from & w->full) == w->full) return c->fed;
     mask64 to = 0;
-    for (int i = 0; i < LANES; i++)
-        if (source[i] >= 0) to |= (from >> source[i] & 1) << i;
-    return to;
+    for (int i = 0; i < LANES; i++) to |= (from >> c->source[i] & 1) << i;
+    return to & c->fed;
 }
 
-// The lanes of an instruction under DPP.
-typedef struct DppLanes {
-    int8_t source[LANES];
-    mask64 zero;   // lanes that read 0 because their source lane is out of range or inactive
-    mask64 inactive; // those of them whose source lane exists but is inactive
-} DppLanes;
-
-static void apply_dpp(LaneOp *x, DppLanes *c) {
-    Wave *w = x->w;
-    const uint32_t control = x->in->aux[0];
-    const bool eight = x->in->flags & DPP8;
-    dpp_sources(w, control, eight, c->source);
-    const bool fetch_inactive = (control >> 25 & 1) && !IS_GFX9(w->launch->arch);
-    const bool bound = eight || (control >> 24 & 1);
-    c->zero = c->inactive = 0;
-    for (int i = 0; i < (int)w->lanes; i++) {
-        if (!eight && !((control >> 16 >> (i / 16 & 3) & 1) && (control >> 20 >> (i / 4 & 3) & 1))) {
-            x->exec &= ~(1ull << i);
-            continue;
-        }
-        const int from = c->source[i];
-        const bool inactive = from >= 0 && !(exec_of(w) >> from & 1) && !fetch_inactive;
-        if (from >= 0 && !inactive) continue;
-        if (bound) {
-            c->zero |= 1ull << i;
-            if (inactive) c->inactive |= 1ull << i;
-        } else {
-            x->exec &= ~(1ull << i);
-        }
-        c->source[i] = (int8_t)i;
-    }
+static const DppLanes *apply_dpp(LaneOp *x) {
+    const DppLanes *c = dpp_lanes(x->w, x->in->aux[0], x->in->flags & DPP8);
+    x->exec &= c->written;
     const mask64 seen = c->inactive & x->exec;
-    if (seen) note_origin(w, x->in, F_INACTIVE, __builtin_ctzll(seen), ~0ull);
+    if (seen) note_origin(x->w, x->in, F_INACTIVE, __builtin_ctzll(seen), ~0ull);
+    return c;
 }
 
-static void permute(const DppLanes *c, const uint32_t *from, uint32_t *to, mask64 *lo, mask64 *hi) {
-    uint32_t copy[LANES];
-    EACH copy[i] = c->zero >> i & 1 ? 0 : from[c->source[i] & (LANES - 1)];
-    memcpy(to, copy, sizeof copy);
-    *lo = (gather_mask(*lo, c->source) | c->zero) & ~c->inactive;
-    *hi = (gather_mask(*hi, c->source) | c->zero) & ~c->inactive;
+static void permute(const Wave *w, const DppLanes *c, const uint32_t *from, uint32_t *to, mask64 *lo, mask64 *hi) {
+    static const uint32_t zeros[LANES];
+    lanes_from(c->source, from, to);
+    if (c->zero) select_lanes(c->zero, zeros, to, to);
+    *lo = (gather_mask(*lo, w, c) | c->zero) & ~c->inactive;
+    *hi = (gather_mask(*hi, w, c) | c->zero) & ~c->inactive;
 }
 
 static uint32_t flush32(uint32_t u) { return (u & 0x7f800000u) ? u : u & 0x80000000u; }
@@ -183,7 +156,7 @@ static void fetch_narrow(LaneOp *x, int k, const Operand *o, const DppLanes *c) 
     uint32_t *space = x->space[k].u;
     mask64 lo, hi;
     const uint32_t *p = read_words(w, o, 0, space, &lo, &hi);
-    if (c && k == 0) permute(c, p, space, &lo, &hi), p = space;
+    if (c && k == 0) permute(w, c, p, space, &lo, &hi), p = space;
     const bool half = o->type == 'h' || o->type == 'w';
     if (o->sel < 6) {
         const int shift = o->sel < 4 ? o->sel * 8 : (o->sel - 4) * 16;
@@ -224,8 +197,8 @@ static void fetch_wide(LaneOp *x, int k, const Operand *o, const DppLanes *c) {
     const uint32_t *low = read_words(w, o, 0, low_space, &lo0, &hi0);
     const uint32_t *high = read_words(w, o, 1, high_space, &lo1, &hi1);
     if (c && k == 0) {
-        permute(c, low, low_space, &lo0, &hi0), low = low_space;
-        permute(c, high, high_space, &lo1, &hi1), high = high_space;
+        permute(w, c, low, low_space, &lo0, &hi0), low = low_space;
+        permute(w, c, high, high_space, &lo1, &hi1), high = high_space;
     }
     if (o->type == 'F') {
         // Packed float32: op_sel says which word feeds each result. A constant feeds both.
@@ -254,7 +227,7 @@ static void fetch_packed(LaneOp *x, int k, const Operand *o, const DppLanes *c) 
     uint32_t *to = x->space[k].u;
     mask64 lo, hi;
     const uint32_t *p = read_words(x->w, o, 0, to, &lo, &hi);
-    if (c && k == 0) permute(c, p, to, &lo, &hi), p = to;
+    if (c && k == 0) permute(x->w, c, p, to, &lo, &hi), p = to;
     const int a = o->mods & UPPER ? 16 : 0, b = o->mods & UPPER_HI ? 16 : 0;
     uint32_t flip = 0;
     if (o->type == 'P') flip = (o->mods & NEG ? 0x8000u : 0) | (o->mods & NEG_HI ? 0x80000000u : 0);
@@ -442,11 +415,11 @@ static void round_as(uint32_t mode) {
 }
 
 static void compute(LaneOp *x, Wave *w, const Inst *in) {
-    DppLanes lanes, *c = NULL;
+    const DppLanes *c = NULL;
     x->in = in;
     x->w = w;
     x->exec = exec_of(w);
-    if (in->flags & (DPP | DPP8)) apply_dpp(x, c = &lanes);
+    if (in->flags & (DPP | DPP8)) c = apply_dpp(x);
     mask64 lo = ~0ull, hi = ~0ull;
     bool halves = true;
     for (int k = 0; k < in->sources; k++) {
@@ -481,6 +454,49 @@ int step_lane(Wave *w, const Inst *in) {
         if (commit(&y)) return STOP;
     }
     return commit(&x);
+}
+
+// The step of instructions on whole registers whose one result is written as it is: most of them.
+static int step_plain(Wave *w, const Inst *in) {
+    if ((w->mode & 0x33) != 0x30) return step_lane(w, in);  // float32 is rounded otherwise, or its denormals flushed
+    LaneOp x;
+    x.in = in, x.w = w, x.exec = exec_of(w);
+    const DppLanes *lanes = in->flags ? apply_dpp(&x) : NULL;
+    mask64 known = ~0ull;
+    for (int k = 0; k < in->sources; k++) {
+        const Operand *o = &in->src[k];
+        if (o->type == 'm') {
+            uint64_t def;
+            x.m[k] = read_scalar(w, o, w->lanes == 64 ? 64 : 32, &def);
+            x.lo[k] = x.hi[k] = def;
+        } else {
+            uint32_t *space = x.space[k].u;
+            const uint32_t *p = read_words(w, o, 0, space, &x.lo[k], &x.hi[k]);
+            if (lanes && k == 0) permute(w, lanes, p, space, &x.lo[k], &x.hi[k]), p = space;
+            if (o->mods) {
+                const uint32_t keep = o->mods & ABS ? 0x7fffffffu : ~0u, flip = o->mods & NEG ? 0x80000000u : 0;
+                EACH space[i] = (p[i] & keep) ^ flip;
+                p = space;
+            }
+            x.s[k] = (const Vec *)p;
+        }
+        known &= x.lo[k] & x.hi[k];
+    }
+    x.dlo = x.dhi = x.dmdef = known;
+    x.dm = 0;
+    in->fn.lane(&x);
+    write_words(w, in->dst[0].index, x.d.u, x.exec, x.dlo, x.dhi);
+    return w->state == RUNNING ? GO : STOP;
+}
+
+void plan_plain(Inst *in) {
+    bool plain = in->step == step_lane && !(in->flags & ~(uint32_t)(DPP | DPP8)) && in->results == 1 && in->dst[0].kind == VGPR;
+    plain &= in->dst[0].type == 'b' || in->dst[0].type == 'f';
+    for (int k = 0; k < in->sources; k++) {
+        const Operand *o = &in->src[k];
+        plain &= o->type == 'm' || ((o->type == 'b' || o->type == 'f') && !(o->mods & ~(NEG | ABS)) && o->sel >= 6);
+    }
+    if (plain) in->step = step_plain;
 }
 
 int step_nop(Wave *w, const Inst *in) {

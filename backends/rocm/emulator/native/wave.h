@@ -161,6 +161,8 @@ typedef struct OpInfo {
 int step_lane(struct Wave *w, const Inst *in);
 int step_scalar(struct Wave *w, const Inst *in);
 int step_nop(struct Wave *w, const Inst *in);
+// Gives an instruction a shorter step than step_lane where that does.
+void plan_plain(Inst *in);
 
 // Each file's table ends with a row whose name is NULL.
 #define LANE_OP(op, signature) {#op, signature, step_lane, (void *)op, C_VALU, 0}
@@ -296,6 +298,8 @@ typedef struct Wave {
 enum { RUNNING, WAITING, ENDED };
 #define VREG(w, r) ((uint32_t *)(w)->v32 + (size_t)(r) * LANES)
 
+enum { LDS_READ_WORDS = 1 << 16 };
+
 typedef struct Group {
     Launch *launch;
     uint32_t id[3];
@@ -304,6 +308,12 @@ typedef struct Group {
     uint8_t *lds_writer, *lds_reader;// wave + 1 since the last barrier, 0 none, 255 several
     uint32_t lds_size;
     uint32_t race_low, race_high;    // the part of the two arrays that is not 0
+    uint32_t write_low, write_high;  // what was written since the barrier lies within
+    uint32_t whole_low, whole_high;  // a part of LDS that is wholly defined (lds_marks.h)
+    struct {
+        uint32_t used, low, high;    // low to high: what the reads touch lies within
+        uint32_t words[LDS_READ_WORDS];
+    } reads;                         // since the barrier, which are not among the marks yet (lds_marks.h)
     bool judged;                     // run aside: nothing comes of its racing reads
     uint32_t number;                 // x first
     const struct Clock *known, *pending;  // global_race.c: what happened before, and what an acquire would add
@@ -365,8 +375,15 @@ void write_words(Wave *w, int reg, const uint32_t *value, mask64 mask, mask64 lo
 // Answers what a kernel has asked the host; hostcall.c.
 void answer_calls(Launch *launch);
 
-// DPP: which lane feeds lane i (-1: none) under DPP16 control word `control`; dpp.c.
-void dpp_sources(const Wave *w, uint32_t control, bool dpp8, int8_t source[LANES]);
+// What DPP does to the lanes of an instruction, by its control word and EXEC; dpp.c. Valid until the thread's next call.
+typedef struct DppLanes {
+    uint32_t source[LANES];  // the lane that feeds lane i
+    mask64 fed;              // lanes that have one
+    mask64 written;
+    mask64 zero;             // lanes that read 0 because their source lane is out of range or inactive
+    mask64 inactive;         // those of them whose source lane exists but is inactive
+} DppLanes;
+const DppLanes *dpp_lanes(const Wave *w, uint32_t control, bool dpp8);
 
 #define SHARED_APERTURE 0x0001000000000000ull   // flat addresses of LDS and of scratch: beyond any host address
 #define PRIVATE_APERTURE 0x0002000000000000ull

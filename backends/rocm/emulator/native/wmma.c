@@ -45,12 +45,16 @@ static int row_of(int arch, int lane, int r) { return arch == GFX1100 ? 2 * r + 
 // gfx11 reads one copy of each row; that both copies agree is the kernel's promise.
 static bool copies_agree(LaneOp *x, const Operand *o, int regs) {
     if (x->w->launch->arch != GFX1100) return true;
-    for (int r = 0; r < regs; r++)
-        for (int i = 0; i < 16; i++)
-            if (VREG(x->w, o->index + r)[i] != VREG(x->w, o->index + r)[i + 16]) {
-                fault(x->w, x->in, F_UNSUPPORTED, i + 16, ~0ull, "lanes %d and %d must hold the same row of a WMMA operand, and differ", i, i + 16);
-                return false;
-            }
+    for (int r = 0; r < regs; r++) {
+        const uint32_t *v = VREG(x->w, o->index + r);
+        uint32_t differ = 0;
+        for (int i = 0; i < 16; i++) differ |= v[i] ^ v[i + 16];
+        if (!differ) continue;
+        int i = 0;
+        while (v[i] == v[i + 16]) i++;
+        fault(x->w, x->in, F_UNSUPPORTED, i + 16, ~0ull, "lanes %d and %d must hold the same row of a WMMA operand, and differ", i, i + 16);
+        return false;
+    }
     return true;
 }
 
