@@ -94,6 +94,14 @@ def biased(codes, dtype: tl.constexpr):
 
 
 @triton.jit
+def group_of(step, blocks, WHOLE: tl.constexpr):
+    """The group that a step along k is of."""
+    if not WHOLE:
+        step = step // tl.maximum(blocks, 1)
+    return tl.cast(step, tl.int64)
+
+
+@triton.jit
 def group_sums(
     halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col,
     start_m, start_n, first, last, M, N, G, P, blocks,
@@ -122,12 +130,16 @@ def group_sums(
     dtype: tl.constexpr = halves_ptr.dtype.element_ty
     zero = biased(tl.full((BLOCK_N,), ZERO, tl.int16), dtype)[:, None]
     total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    # What a group has is loaded a step ahead: no copy to shared memory, so the compiler does not do it.
+    group = group_of(first, blocks, WHOLE)
+    scale = tl.load(s_ptrs + group * s_col, mask=in_n, other=0.0)
+    points = tl.load(z_ptrs + group * z_col, mask=in_n, other=0) if z_ptr is not None else 0
     for step in range(first, last):
-        if WHOLE:
-            group, within = step.to(tl.int64), 0
-        else:
-            group, within = (step // blocks).to(tl.int64), (step % blocks) * BLOCK_K
+        group = group_of(step, blocks, WHOLE)
+        within = 0 if WHOLE else (step % blocks) * BLOCK_K
         place = group * P + within
+        following = group_of(tl.minimum(step + 1, last - 1), blocks, WHOLE)
+        next_scale = tl.load(s_ptrs + following * s_col, mask=in_n, other=0.0)
         if EVEN:
             even = tl.load(even_ptrs + place, mask=in_m[None, :], other=0.0)
             odd = tl.load(odd_ptrs + place, mask=in_m[None, :], other=0.0)
@@ -138,14 +150,14 @@ def group_sums(
             odd = tl.load(odd_ptrs + place, mask=in_m[None, :] & inside[:, None], other=0.0)
             w = tl.load(w_ptrs + place, mask=in_n[:, None] & inside[None, :], other=0)
         if z_ptr is not None:
-            points = tl.load(z_ptrs + group * z_col, mask=in_n, other=0).to(tl.int16)
-            zero = biased(points, dtype)[:, None]
+            zero = biased(points.to(tl.int16), dtype)[:, None]
+            points = tl.load(z_ptrs + following * z_col, mask=in_n, other=0)
         codes = w.to(tl.int16)
         low, high = biased(codes & 15, dtype) - zero, biased(codes >> 4, dtype) - zero
         part = tl.dot(low, even, input_precision="ieee")
         part = tl.dot(high, odd, part, input_precision="ieee")
-        scale = tl.load(s_ptrs + group * s_col, mask=in_n, other=0.0).to(tl.float32)
-        total += part * scale[:, None]
+        total += part * scale.to(tl.float32)[:, None]
+        scale = next_scale
     if o_ptr is not None:  # of the groups that begin in these steps
         of_group = tl.maximum(blocks, 1)
         o_ptrs += tl.cdiv(first, of_group).to(tl.int64) * o_col  # pyright: ignore[reportAttributeAccessIssue]
