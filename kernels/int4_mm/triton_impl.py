@@ -43,7 +43,7 @@ HALVED_ROWS, HALVED_BYTES = 8, 256
 @triton.jit
 def even_and_odd(
     x_ptr, x_stride, halves_ptr, sums_ptr, M, G, P,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    UNIT: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One group of ROWS rows of x [M, 2 * G * P], deinterleaved, to halves [M, 2, G * P], and where asked for
     its sums in float32 to sums [M, G]."""
@@ -58,6 +58,8 @@ def even_and_odd(
     for start in range(0, P, BLOCK):
         inside = (row < M)[:, None] & (pair < P - start)[None, :]
         even, odd = load_pairs(x_ptrs, start + pair[None, :], inside, UNIT > 1)
+        if WORDS:
+            even, odd = in_order_of_words(even, ROWS, BLOCK), in_order_of_words(odd, ROWS, BLOCK)
         tl.store(even_ptrs + start, even, mask=inside)
         tl.store(odd_ptrs + start, odd, mask=inside)
         sums += tl.sum(even.to(tl.float32) + odd.to(tl.float32), axis=1)
@@ -94,6 +96,23 @@ def biased(codes, dtype: tl.constexpr):
 
 
 @triton.jit
+def of_words(words, dtype: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """`biased` codes in the lower halves of words' bytes, in the order of `in_order_of_words`."""
+    MAGIC: tl.constexpr = 0x43004300 if dtype == tl.bfloat16 else 0x64006400
+    first, second = (words & 0x000F000F) | MAGIC, ((words >> 8) & 0x000F000F) | MAGIC
+    low = tl.join(first.to(tl.int16), second.to(tl.int16))
+    high = tl.join((first >> 16).to(tl.int16), (second >> 16).to(tl.int16))
+    return tl.join(low, high).reshape(BLOCK_N, BLOCK_K).to(dtype, bitcast=True)
+
+
+@triton.jit
+def in_order_of_words(columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Of each four columns the two in the middle change places."""
+    fours = columns.reshape(ROWS, BLOCK // 4, 2, 2)
+    return tl.permute(fours, (0, 1, 3, 2)).reshape(ROWS, BLOCK)
+
+
+@triton.jit
 def group_of(step, blocks, WHOLE: tl.constexpr):
     """The group that a step along k is of."""
     if not WHOLE:
@@ -105,7 +124,7 @@ def group_of(step, blocks, WHOLE: tl.constexpr):
 def group_sums(
     halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col,
     start_m, start_n, first, last, M, N, G, P, blocks,
-    UNIT: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
+    UNIT: tl.constexpr, WORDS: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The sums of a tile [BLOCK_N, BLOCK_M] of y.T over the steps `first` to `last` along k, of BLOCK_K bytes
@@ -116,9 +135,20 @@ def group_sums(
     offs_m = start_m + tl.arange(0, BLOCK_M)
     in_m, in_n = offs_m < M, offs_n < N
     byte = tl.arange(0, BLOCK_K)
-    even_ptrs = halves_ptr + (offs_m.to(tl.int64) * 2 * G * P)[None, :] + byte[:, None]
-    odd_ptrs = even_ptrs + G.to(tl.int64) * P
-    w_ptrs = w_ptr + (offs_n.to(tl.int64) * G * P)[:, None] + byte[None, :]
+    both = tl.arange(0, 2 * BLOCK_K)
+    even_ptrs = (
+        halves_ptr
+        + (offs_m.to(tl.int64) * 2 * G * P)[None, :]
+        + (both % BLOCK_K + (both // BLOCK_K).to(tl.int64) * G * P)[:, None]
+    )
+    if WORDS:
+        word = tl.arange(0, BLOCK_K // 4)
+        w_ptrs = (
+            w_ptr.to(tl.pointer_type(tl.int32), bitcast=True) + (offs_n.to(tl.int64) * G * P // 4)[:, None]
+        )
+        w_ptrs += word[None, :]
+    else:
+        w_ptrs = w_ptr + (offs_n.to(tl.int64) * G * P)[:, None] + byte[None, :]
     s_ptrs = s_ptr + offs_n.to(tl.int64) * s_row
     z_ptrs, o_ptrs, sums_ptrs = s_ptrs, s_ptrs, s_ptrs
     if z_ptr is not None:
@@ -139,23 +169,33 @@ def group_sums(
         within = 0 if WHOLE else (step % blocks) * BLOCK_K
         place = group * P + within
         following = group_of(tl.minimum(step + 1, last - 1), blocks, WHOLE)
-        next_scale = tl.load(s_ptrs + following * s_col, mask=in_n, other=0.0)
         if EVEN:
             even = tl.load(even_ptrs + place, mask=in_m[None, :], other=0.0)
-            odd = tl.load(odd_ptrs + place, mask=in_m[None, :], other=0.0)
-            w = tl.load(w_ptrs + place, mask=in_n[:, None], other=0)
+            w = tl.load(w_ptrs + (place // 4 if WORDS else place), mask=in_n[:, None], other=0)
         else:
             inside = byte < P - within
-            even = tl.load(even_ptrs + place, mask=in_m[None, :] & inside[:, None], other=0.0)
-            odd = tl.load(odd_ptrs + place, mask=in_m[None, :] & inside[:, None], other=0.0)
-            w = tl.load(w_ptrs + place, mask=in_n[:, None] & inside[None, :], other=0)
+            even = tl.load(
+                even_ptrs + place, mask=in_m[None, :] & (both % BLOCK_K < P - within)[:, None], other=0.0
+            )
+            w_inside = word < (P - within) // 4 if WORDS else inside
+            w = tl.load(
+                w_ptrs + (place // 4 if WORDS else place), mask=in_n[:, None] & w_inside[None, :], other=0
+            )
         if z_ptr is not None:
             zero = biased(points.to(tl.int16), dtype)[:, None]
+        if WORDS:
+            low, high = (
+                of_words(w, dtype, BLOCK_N, BLOCK_K) - zero,
+                of_words(w >> 4, dtype, BLOCK_N, BLOCK_K) - zero,
+            )
+        else:
+            codes = w.to(tl.int16)
+            low, high = biased(codes & 15, dtype) - zero, biased(codes >> 4, dtype) - zero
+        numbers = tl.permute(tl.join(low, high), (0, 2, 1)).reshape(BLOCK_N, 2 * BLOCK_K)
+        part = tl.dot(numbers, even, input_precision="ieee")
+        next_scale = tl.load(s_ptrs + following * s_col, mask=in_n, other=0.0)
+        if z_ptr is not None:
             points = tl.load(z_ptrs + following * z_col, mask=in_n, other=0)
-        codes = w.to(tl.int16)
-        low, high = biased(codes & 15, dtype) - zero, biased(codes >> 4, dtype) - zero
-        part = tl.dot(low, even, input_precision="ieee")
-        part = tl.dot(high, odd, part, input_precision="ieee")
         total += part * scale.to(tl.float32)[:, None]
         scale = next_scale
     if o_ptr is not None:  # of the groups that begin in these steps
@@ -173,7 +213,7 @@ def group_sums(
 def int4_tile(
     halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col,
     bias_ptr, y_ptr, M, N, G, P, blocks,
-    UNIT: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
+    UNIT: tl.constexpr, WORDS: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -183,7 +223,7 @@ def int4_tile(
     total = group_sums(
         halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col,
         start_m, start_n, 0, G * blocks, M, N, G, P, blocks,
-        UNIT, WHOLE, EVEN, ZERO, BLOCK_M, BLOCK_N, BLOCK_K,
+        UNIT, WORDS, WHOLE, EVEN, ZERO, BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip
     offs_m, offs_n = start_m + tl.arange(0, BLOCK_M), start_n + tl.arange(0, BLOCK_N)
     if bias_ptr is not None:
@@ -196,7 +236,7 @@ def int4_tile(
 def int4_part(
     halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col, partial_ptr,
     M, N, G, P, blocks, steps,
-    UNIT: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
+    UNIT: tl.constexpr, WORDS: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The sums of BLOCK_N columns over `steps` steps along k, the program's second number says which, to
@@ -207,7 +247,7 @@ def int4_part(
     total = group_sums(
         halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col,
         0, start_n, first, tl.minimum(first + steps, G * blocks), M, N, G, P, blocks,
-        UNIT, WHOLE, EVEN, ZERO, BLOCK_M, BLOCK_N, BLOCK_K,
+        UNIT, WORDS, WHOLE, EVEN, ZERO, BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip
     offs_m, offs_n = tl.arange(0, BLOCK_M), start_n + tl.arange(0, BLOCK_N)
     ptrs = partial_ptr + ((part * M + offs_m).to(tl.int64) * N)[None, :] + offs_n[:, None]
@@ -289,7 +329,13 @@ def halved(call: Call) -> tuple[Launch, ...]:
     unit = unit_of(call)
     block = min(HALVED_BYTES, max(16, next_power_of_2(P)))
     constants: list[tuple[str, Any]] = [] if call.has("offset") else [(f"{SUMS}_ptr", None)]
-    constants += [("UNIT", unit), ("ROWS", HALVED_ROWS), ("BLOCK", block), pdl_constant(call.device)]
+    constants += [
+        ("UNIT", unit),
+        ("WORDS", in_words(call)),
+        ("ROWS", HALVED_ROWS),
+        ("BLOCK", block),
+        pdl_constant(call.device),
+    ]
     args: tuple[tuple[str, Argument], ...] = (
         ("x_ptr", Pointer("x", unit > 1)),
         ("x_stride", Scalar("i64", view.stride)),
@@ -349,6 +395,11 @@ def unit_of(call: Call) -> int:
     return 16 if aligned and weight.shape[2] % 16 == 0 and rows(x).stride % 16 == 0 else 1
 
 
+def in_words(call: Call) -> bool:
+    """Whether numbers are made of words of four bytes, two of 16 bits at a time."""
+    return unit_of(call) > 1 and itemsize(call["x"].dtype) == 2
+
+
 def kernel(call: Call, function: Any, config: Mapping[str, Any]) -> TritonKernel:
     """The kernel for the class of a call: which inputs there are, how groups fit the steps along k."""
     P, block = call["weight"].shape[2], config["BLOCK_K"]
@@ -362,6 +413,7 @@ def kernel(call: Call, function: Any, config: Mapping[str, Any]) -> TritonKernel
         constants.append(("bias_ptr", None))
     constants += [
         ("UNIT", unit_of(call)),
+        ("WORDS", in_words(call)),
         ("WHOLE", block == P),
         ("EVEN", P % block == 0),
         ("ZERO", ZERO_POINT),

@@ -43,8 +43,9 @@ STRIP, SLABS, PARTS = 64, 24, 16
 strip, whose greatest magnitudes a program loads at once."""
 AT_ONCE = ("cuda",)
 """Vendors whose GPUs take one launch for both."""
-AHEAD = 4
-"""One launch finds magnitudes of so many strips ahead that they fill a fourth of the L2 cache."""
+WIDE, AHEAD = 8, 2
+"""Strips of a band, 1024 bytes of a row in 16 bits: with one strip memory is slower. One launch finds
+magnitudes of so many bands ahead that they fill a half of the L2 cache, or of one."""
 ZEROED = 1024
 """Counters that a program of the first launch sets to 0."""
 
@@ -132,25 +133,32 @@ def zero_counters(done_ptr, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def columns_at_once(
-    x_ptr, x_stride, q_ptr, scale_ptr, amax_ptr, done_ptr, height, length, down, across, slab, strips, ahead,
-    eps, largest,
+    x_ptr, x_stride, q_ptr, scale_ptr, amax_ptr, done_ptr, height, length, down, across, slab, strips, wide,
+    bands, ahead, eps, largest,
     POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
     UNIT: tl.constexpr, ROW_UNIT: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Both, by tickets: magnitudes of the first `ahead` of all matrices' `strips`; then in turn the codes of
-    a strip and magnitudes of the strip that is `ahead` of it; at last the codes of the rest. done_ptr: the
-    next ticket, then for each strip how many of its `down` slabs are there."""
+    """Both, by tickets. A band is `wide` neighbours of all matrices' `strips`; of a band the programs take
+    one slab of all strips after the other. The order: magnitudes of the first `ahead` bands; then in turn
+    the codes of a band and magnitudes of the band that is `ahead` of it; at last the codes of the rest.
+    done_ptr: the next ticket, then for each strip how many of its `down` slabs are there."""
     ticket = tl.atomic_add(done_ptr, 1, sem="relaxed")
-    later = ticket - ahead * down
-    turn, slot = later // (2 * down), later % (2 * down)
-    last = later - (strips - ahead) * 2 * down  # from 0 on: codes alone
-    finds = (later < 0) | ((last < 0) & (slot >= down))
-    strip = tl.where(later < 0, ticket // down, tl.where(finds, turn + ahead, turn))
-    strip = tl.where(last < 0, strip, strips - ahead + last // down)
-    slot = tl.where(later < 0, ticket % down, tl.where(last < 0, slot % down, last % down))
-    line, done = strip // across * down + slot, done_ptr + 1 + strip
-    if finds:
+    of_band = wide * down
+    both = (bands - ahead) * 2 * of_band
+    later = ticket - ahead * of_band
+    if later < 0:
+        finds, band, place = True, ticket // of_band, ticket % of_band
+    elif later < both:
+        finds, band, place = later % 2 == 1, later // 2 // of_band, later // 2 % of_band
+        band += tl.where(finds, ahead, 0)
+    else:
+        finds, band, place = False, bands - ahead + (later - both) // of_band, (later - both) % of_band
+    strip = band * wide + place % wide
+    line, done = strip // across * down + place // wide, done_ptr + 1 + strip
+    if strip >= strips:
+        pass
+    elif finds:
         slab_amax(
             x_ptr, x_stride, amax_ptr, height, length, line, down, strip % across, slab, UNIT, ROWS, BLOCK
         )  # fmt: skip
@@ -215,16 +223,19 @@ class Columns:
     def at_once(self) -> Plan:
         """Counters of 0, then both."""
         strips = self.matrices * self.across
-        of_strip = self.height * STRIP * itemsize(self.call["x"].dtype)
-        ahead = min(max(self.call.device.l2_bytes // AHEAD // max(of_strip, 1), 1), strips)
+        wide = min(WIDE, strips)
+        bands = ceil_div(strips, wide)
+        of_band = self.height * wide * STRIP * itemsize(self.call["x"].dtype)
+        ahead = min(max(self.call.device.l2_bytes // AHEAD // of_band, 1), bands)
         counters, done = 1 + strips, ("done_ptr", Pointer("done", True))
         zero = TritonKernel(zero_counters, (("BLOCK", ZEROED),), 4)
         clear = Launch(zero, (ceil_div(counters, ZEROED), 1, 1), (done, ("count", Scalar("i32", counters))))
         amax, *sizes = self.sizes
-        order = (("strips", Scalar("i32", strips)), ("ahead", Scalar("i32", ahead)))
-        args = (*self.x, *self.outputs, amax, done, *sizes, *order, *numbers(self.call))
+        order = {"strips": strips, "wide": wide, "bands": bands, "ahead": ahead}
+        of_order = [(name, Scalar("i32", value)) for name, value in order.items()]
+        args = (*self.x, *self.outputs, amax, done, *sizes, *of_order, *numbers(self.call))
         both = Launch(
-            self.tile.kernel(columns_at_once, *self.constants), (2 * self.down * strips, 1, 1), args
+            self.tile.kernel(columns_at_once, *self.constants), (2 * self.down * bands * wide, 1, 1), args
         )
         return Plan((clear, both), (self.workspace, Workspace("done", (counters,), "int32")))
 
@@ -236,7 +247,7 @@ def columns(call: Call) -> Plan | Rejected:
     unit = unit_of(call, ("x",), ("x",), length)
     across = ceil_div(length, STRIP)
     down, slab = slabs(call.device, across * matrices, height, SLABS, PARTS)
-    if 2 * matrices * down * across > MAX_GRID:
+    if 2 * (matrices * across + WIDE) * down > MAX_GRID:
         return Rejected(f"{matrices * down * across} strips: more than {MAX_GRID // 2}")
     row_unit = 16 if height % 16 == 0 and call["q"].alignment >= 16 else 1
     tall, per_thread = (TALL, ELEMENTS) if min(unit, row_unit) > 1 else (TALL // 4, ELEMENTS // 4)

@@ -31,9 +31,10 @@ from portable.kernels.quantize_fp8.triton_impl import (
 from portable.layout import rows
 from portable.plan import Call, Plan, Pointer, Rejected, Scalar, TritonKernel
 
-FULL_REGISTERS = 32
-"""Of a thread where 2048 share a multiprocessor (NVIDIA). With zero points the compiler would take 40, and
-one program of 1024 threads was alone: 8192x14336 in bfloat16 167 us, so limited 112 (H200, 2026-11-27)."""
+FULL_REGISTERS = 48
+"""Of a thread of 32 elements (NVIDIA). With zero points the compiler takes 55, with which fewer programs of
+128 or 256 threads share a multiprocessor: 8192x7168 in bfloat16 49.4 us, so limited 45.7 (H200, 2026-11-27).
+By 40 they spill."""
 SYMMETRIC = (("zero_ptr", None),)
 """The constant of kernels without zero points."""
 

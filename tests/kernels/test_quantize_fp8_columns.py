@@ -23,12 +23,19 @@ def emulated():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ahead", "shape"),
-    [(4, (300, 200)), (10**9, (300, 200)), (10**9, (3, 272, 72)), (10**9, (2, 5, 3)), (4, (2, 600, 64))],
+    ("wide", "ahead", "shape"),
+    [
+        (8, 2, (300, 200)),
+        (2, 10**9, (300, 300)),  # three bands, the last of one strip, one band ahead
+        (1, 10**9, (3, 272, 72)),
+        (4, 10**9, (2, 5, 3)),
+        (1, 2, (2, 600, 64)),
+    ],
 )
-def test_magnitudes_and_codes_in_one_launch(emulated, monkeypatch, ahead, shape):
-    """As many strips ahead as there are, and one: then all three parts of the order occur."""
+def test_magnitudes_and_codes_in_one_launch(emulated, monkeypatch, wide, ahead, shape):
+    """As many bands ahead as there are, and one: then all three parts of the order occur."""
     monkeypatch.setattr(columns_triton, "AT_ONCE", ("rocm",))
+    monkeypatch.setattr(columns_triton, "WIDE", wide)
     monkeypatch.setattr(columns_triton, "AHEAD", ahead)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     dispatcher.clear_caches()
