@@ -41,8 +41,9 @@ from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scala
 STRIP, SLABS, PARTS = 64, 24, 16
 """Columns of a strip; slabs that each multiprocessor gets, where there are so many; and the most slabs of a
 strip, whose greatest magnitudes a program loads at once."""
-AT_ONCE = ("cuda",)
-"""Vendors whose GPUs take one launch for both."""
+AT_ONCE, AT_ONCE_ELEMENTS = ("cuda",), 32
+"""Vendors whose GPUs take one launch for both; and the elements of a tile that a thread has there: with 16,
+fewer bytes are on their way while the threads of a program wait for each other."""
 WIDE, AHEAD = 8, 2
 """Strips of a band, 1024 bytes of a row in 16 bits: with one strip memory is slower. One launch finds
 magnitudes of so many bands ahead that they fill a half of the L2 cache, or of one."""
@@ -223,10 +224,10 @@ class Columns:
     def at_once(self) -> Plan:
         """Counters of 0, then both."""
         strips = self.matrices * self.across
-        wide = min(WIDE, strips)
+        wide = max(min(WIDE, strips), 1)
         bands = ceil_div(strips, wide)
         of_band = self.height * wide * STRIP * itemsize(self.call["x"].dtype)
-        ahead = min(max(self.call.device.l2_bytes // AHEAD // of_band, 1), bands)
+        ahead = min(max(self.call.device.l2_bytes // AHEAD // max(of_band, 1), 1), bands)
         counters, done = 1 + strips, ("done_ptr", Pointer("done", True))
         zero = TritonKernel(zero_counters, (("BLOCK", ZEROED),), 4)
         clear = Launch(zero, (ceil_div(counters, ZEROED), 1, 1), (done, ("count", Scalar("i32", counters))))
@@ -250,8 +251,10 @@ def columns(call: Call) -> Plan | Rejected:
     if 2 * (matrices * across + WIDE) * down > MAX_GRID:
         return Rejected(f"{matrices * down * across} strips: more than {MAX_GRID // 2}")
     row_unit = 16 if height % 16 == 0 and call["q"].alignment >= 16 else 1
-    tall, per_thread = (TALL, ELEMENTS) if min(unit, row_unit) > 1 else (TALL // 4, ELEMENTS // 4)
+    at_once = call.device.vendor in AT_ONCE
+    whole = AT_ONCE_ELEMENTS if at_once else ELEMENTS
+    tall, per_thread = (TALL, whole) if min(unit, row_unit) > 1 else (TALL // 4, ELEMENTS // 4)
     tile = RowTile(tall, STRIP, unit, warps(call.device, tall * STRIP // per_thread), False)
     constants = (*code_constants(call), ("ROW_UNIT", row_unit), ("PARTS", PARTS))
     cut = Columns(call, matrices, height, across, down, slab, tile, constants)
-    return cut.at_once() if call.device.vendor in AT_ONCE else cut.in_two_launches()
+    return cut.at_once() if at_once else cut.in_two_launches()

@@ -154,7 +154,8 @@ def _rounded(value: Tensor) -> Tensor:
 def every_rounding(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     """the quotients are rounded one by one, in the order of the summary, in rows of whole groups and others:
     amax and x go past where the code changes in steps of float32, as x's type has them"""
-    for whole in (1 / 3, 0.7, 1.1, 2.0**-5 * 1.37):
+    scales = (1 / 3, 0.7, 1.1, 2.0**-5 * 1.37, 2.0**-70 * 1.37)
+    for whole in scales[:-1] if dtype == torch.float16 else scales:
         for more in (0, 1):
             if not _rounded_one_by_one(call, dtype, device, whole, more):
                 return False

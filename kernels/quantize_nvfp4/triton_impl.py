@@ -69,9 +69,8 @@ def usual_scale_code(most, whole, inverse, LEAST: tl.constexpr, FORMAT: tl.const
     """`scale_code` for a global scale that `is_usual`, by products with its inverse and 1 / 6. One correction
     gives the nearest quotient by 6, of all float32; a second one that by any number. What is 2^20 global
     scales or more saturates, as that number does."""
-    end = (whole * 2.0**20).to(tl.int32, bitcast=True)
-    most = tl.where(most > 0x7F800000, most, tl.minimum(most, end))
-    amax = most.to(tl.float32, bitcast=True)
+    amax, end = most.to(tl.float32, bitcast=True), whole * 2.0**20
+    amax = tl.where(amax > end, end, amax)  # NaN stays
     of_6 = corrected(amax, 6.0, 1.0 / 6.0, amax * (1.0 / 6.0))
     scale = corrected(of_6, whole, inverse, of_6 * inverse)
     return stored(corrected(of_6, whole, inverse, scale), LEAST, FORMAT, CONVERT)

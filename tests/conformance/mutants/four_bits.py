@@ -400,5 +400,17 @@ source(
 )
 source(
     *("quantize_nvfp4", "triton", "gfx942", "words: what is too large not brought to the end"),
-    Edit(NV_TRITON, "tl.minimum(most, end)", "most"),
+    Edit(NV_TRITON, "tl.where(amax > end, end, amax)", "amax"),
+)
+source(
+    *("quantize_nvfp4", "cpp", "gfx942", "amax by 6 not corrected"),
+    Edit(NV_SCALE, "corrected(size, MOST, OF_MOST, size * OF_MOST)", "size * OF_MOST"),
+)
+source(
+    *("quantize_nvfp4", "cpp", "gfx942", "the inverse of a scale not corrected"),
+    Edit(NV_SCALE, "corrected(of_global, own, of_own, of_global * of_own)", "of_global * of_own"),
+)
+source(
+    *("quantize_nvfp4", "cpp", "gfx942", "any global scale taken for a usual one"),
+    Edit(NV_SCALE, "*given > 0x1p-60f && *given < 0x1p60f", "*given == *given"),
 )
