@@ -1,13 +1,14 @@
 """int4_mm in Triton, for every vendor: tiles of many rows, and few rows in parts along k.
 
 A byte is two neighbours along k. So a first launch takes rows of x apart into their even and odd columns,
-and a tile is two products, of the codes in the lower halves of its bytes by the even columns and of those in
-the upper halves by the odd ones: no code changes its place. A and B are swapped: the weight's numbers are
-the first operand, which Hopper's wgmma takes from registers, where a thread makes them of codes less their
-zero points, exactly. Products are added up within a group, or a part of it, and that sum is multiplied by
-the group's scale in float32. Up to FEW rows, which read the weight once and are bound by that, programs
-share K: each of a fixed number of parts goes to memory as float32, and another launch adds them up in their
-order.
+and a step along k is the product of numbers and columns side by side: of the codes in the lower halves of
+bytes and the even columns, then of those in the upper halves and the odd ones. In 16 bits codes are words of
+four bytes, of which two become numbers at a time; x's columns are in the order that this gives. A and B are
+swapped: the weight's numbers are the first operand, which Hopper's wgmma takes from registers. A thread
+makes them of codes less their zero points, exactly. Products are added up within a group, or a part of it,
+and that sum is multiplied by the group's scale in float32. Up to FEW rows, which read the weight once and are
+bound by that, programs share K: each of a fixed number of parts goes to memory as float32, and another launch
+adds them up in their order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ SPLITS, LEAST_STEPS, PROGRAMS = 32, 4, 8
 REDUCED = 256
 """Sums that a program of the last launch finishes."""
 HALVES, SUMS, PARTIALS = "halves", "sums", "partial"
-"""Workspaces: x's even and odd columns [M, 2, G * P], its sums over groups [M, G], parts [parts, M, N]."""
+"""Workspaces: x's even and odd columns [M, 2, G * P], in 16 bits in the order of `of_words`; its sums over
+groups [M, G]; parts [parts, M, N]."""
 HALVED_ROWS, HALVED_BYTES = 8, 256
 """Rows and bytes of a group that a program of the first launch takes at a time, at most."""
 
@@ -98,7 +100,7 @@ def biased(codes, dtype: tl.constexpr):
 @triton.jit
 def of_words(words, dtype: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     """`biased` codes in the lower halves of words' bytes, in the order of `in_order_of_words`."""
-    MAGIC: tl.constexpr = 0x43004300 if dtype == tl.bfloat16 else 0x64006400
+    MAGIC: tl.constexpr = 0x43004300 if dtype == tl.bfloat16 else 0x64006400  # pyright: ignore[reportAssignmentType]
     first, second = (words & 0x000F000F) | MAGIC, ((words >> 8) & 0x000F000F) | MAGIC
     low = tl.join(first.to(tl.int16), second.to(tl.int16))
     high = tl.join((first >> 16).to(tl.int16), (second >> 16).to(tl.int16))
@@ -134,21 +136,13 @@ def group_sums(
     offs_n = start_n + tl.arange(0, BLOCK_N)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     in_m, in_n = offs_m < M, offs_n < N
-    byte = tl.arange(0, BLOCK_K)
-    both = tl.arange(0, 2 * BLOCK_K)
-    even_ptrs = (
-        halves_ptr
-        + (offs_m.to(tl.int64) * 2 * G * P)[None, :]
-        + (both % BLOCK_K + (both // BLOCK_K).to(tl.int64) * G * P)[:, None]
-    )
-    if WORDS:
-        word = tl.arange(0, BLOCK_K // 4)
-        w_ptrs = (
-            w_ptr.to(tl.pointer_type(tl.int32), bitcast=True) + (offs_n.to(tl.int64) * G * P // 4)[:, None]
-        )
-        w_ptrs += word[None, :]
-    else:
-        w_ptrs = w_ptr + (offs_n.to(tl.int64) * G * P)[:, None] + byte[None, :]
+    column = tl.arange(0, 2 * BLOCK_K)
+    half, column = (column // BLOCK_K).to(tl.int64), column % BLOCK_K
+    x_ptrs = halves_ptr + (offs_m.to(tl.int64) * 2 * G * P)[None, :] + (half * G * P + column)[:, None]
+    BYTES: tl.constexpr = 4 if WORDS else 1
+    unit = tl.arange(0, BLOCK_K // BYTES)  # of the weight: a word, or a byte
+    w_ptrs = w_ptr.to(tl.pointer_type(tl.int32 if WORDS else tl.uint8), bitcast=True)
+    w_ptrs = w_ptrs + (offs_n.to(tl.int64) * G * P // BYTES)[:, None] + unit[None, :]
     s_ptrs = s_ptr + offs_n.to(tl.int64) * s_row
     z_ptrs, o_ptrs, sums_ptrs = s_ptrs, s_ptrs, s_ptrs
     if z_ptr is not None:
@@ -160,7 +154,8 @@ def group_sums(
     dtype: tl.constexpr = halves_ptr.dtype.element_ty
     zero = biased(tl.full((BLOCK_N,), ZERO, tl.int16), dtype)[:, None]
     total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-    # What a group has is loaded a step ahead: no copy to shared memory, so the compiler does not do it.
+    # What a group has is loaded a step ahead, while the product runs: the compiler does so with what it has
+    # copied to shared memory alone, and the fence before a product on Hopper waits for loads.
     group = group_of(first, blocks, WHOLE)
     scale = tl.load(s_ptrs + group * s_col, mask=in_n, other=0.0)
     points = tl.load(z_ptrs + group * z_col, mask=in_n, other=0) if z_ptr is not None else 0
@@ -170,29 +165,21 @@ def group_sums(
         place = group * P + within
         following = group_of(tl.minimum(step + 1, last - 1), blocks, WHOLE)
         if EVEN:
-            even = tl.load(even_ptrs + place, mask=in_m[None, :], other=0.0)
-            w = tl.load(w_ptrs + (place // 4 if WORDS else place), mask=in_n[:, None], other=0)
+            x = tl.load(x_ptrs + place, mask=in_m[None, :], other=0.0)
+            w = tl.load(w_ptrs + place // BYTES, mask=in_n[:, None], other=0)
         else:
-            inside = byte < P - within
-            even = tl.load(
-                even_ptrs + place, mask=in_m[None, :] & (both % BLOCK_K < P - within)[:, None], other=0.0
-            )
-            w_inside = word < (P - within) // 4 if WORDS else inside
-            w = tl.load(
-                w_ptrs + (place // 4 if WORDS else place), mask=in_n[:, None] & w_inside[None, :], other=0
-            )
+            x_inside, w_inside = column < P - within, unit < (P - within) // BYTES
+            x = tl.load(x_ptrs + place, mask=in_m[None, :] & x_inside[:, None], other=0.0)
+            w = tl.load(w_ptrs + place // BYTES, mask=in_n[:, None] & w_inside[None, :], other=0)
         if z_ptr is not None:
             zero = biased(points.to(tl.int16), dtype)[:, None]
         if WORDS:
-            low, high = (
-                of_words(w, dtype, BLOCK_N, BLOCK_K) - zero,
-                of_words(w >> 4, dtype, BLOCK_N, BLOCK_K) - zero,
-            )
+            low, high = of_words(w, dtype, BLOCK_N, BLOCK_K), of_words(w >> 4, dtype, BLOCK_N, BLOCK_K)
         else:
             codes = w.to(tl.int16)
-            low, high = biased(codes & 15, dtype) - zero, biased(codes >> 4, dtype) - zero
-        numbers = tl.permute(tl.join(low, high), (0, 2, 1)).reshape(BLOCK_N, 2 * BLOCK_K)
-        part = tl.dot(numbers, even, input_precision="ieee")
+            low, high = biased(codes & 15, dtype), biased(codes >> 4, dtype)
+        numbers = tl.permute(tl.join(low - zero, high - zero), (0, 2, 1)).reshape(BLOCK_N, 2 * BLOCK_K)
+        part = tl.dot(numbers, x, input_precision="ieee")
         next_scale = tl.load(s_ptrs + following * s_col, mask=in_n, other=0.0)
         if z_ptr is not None:
             points = tl.load(z_ptrs + following * z_col, mask=in_n, other=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from portable.kernels._lib.triton.rows import (
     unit_of,
     warps,
 )
+from portable.kernels.quantize_fp8.slabs import TALL, slabs
 from portable.layout import ceil_div, next_power_of_2, rows
 from portable.plan import (
     Argument,
@@ -48,6 +50,12 @@ ELEMENTS, TILE_ELEMENTS = 16, 32
 """Elements of groups, and of a 128x128 tile, that a thread has. Half as many of groups, and SLAB rows of a
 tile at a time, where each element has a pointer and a mask of its own (UNIT 1): else they spill."""
 SLAB = 8
+STRIP, SLABS, PARTS = 64, 24, 16
+"""Columns of a program that makes rows of columns; slabs that each multiprocessor gets, where there are so
+many; and the most slabs of a strip, whose greatest magnitudes a program loads at once."""
+COLUMN_ELEMENTS = 32
+"""Elements of a tile of columns that a thread has on NVIDIA: with 16, fewer bytes are on their way while the
+threads of a program wait for each other."""
 GATED_ELEMENTS = 4
 """Elements of gate and of up that a thread has where each has a pointer and a mask of its own: of 8, short
 rows of float32 spill on sm_90a."""
@@ -239,6 +247,57 @@ def quantize_tiles_stream(
 
 
 @triton.jit
+def column_amax(
+    x_ptr, x_stride, amax_ptr, height, length, down, across, slab,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The bits of the greatest magnitudes of BLOCK columns of a slab of rows, ROWS at a time."""
+    pid = tl.program_id(0)
+    line = pid // across
+    first = (line // down).to(tl.int64) * height
+    top = (line % down).to(tl.int64) * slab
+    col = (pid % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    most = tl.zeros([ROWS, BLOCK], tl.int32)
+    for start in range(0, slab, ROWS):
+        row = top + start + tl.arange(0, ROWS)
+        mask = (row < height)[:, None] & (col < divisible(length, UNIT))[None, :]
+        x = tl.load(row_starts(x_ptr, first + row, x_stride, UNIT) + col[None, :], mask=mask, other=0.0)
+        most = tl.maximum(most, magnitudes(x))
+    tl.store(amax_ptr + line.to(tl.int64) * length + col, tl.max(most, axis=0), mask=col < length)
+
+
+@triton.jit
+def quantize_columns(
+    x_ptr, x_stride, q_ptr, scale_ptr, amax_ptr, height, length, down, across, slab, eps, largest,
+    POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
+    UNIT: tl.constexpr, ROW_UNIT: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The codes of such columns as rows, whose length ROW_UNIT divides, of at most PARTS slabs. Backwards:
+    what was read last may still be in the L2 cache."""
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
+    line = pid // across
+    matrix = (line // down).to(tl.int64)
+    top = (line % down).to(tl.int64) * slab
+    col = (pid % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = col < length
+    part = tl.arange(0, PARTS)[:, None]
+    parts = amax_ptr + (matrix * down + part) * length + col[None, :]
+    most = tl.max(tl.load(parts, mask=(part < down) & there[None, :], other=0), axis=0)
+    scale = scale_of(most, eps, largest, POWER_OF_2)
+    tl.store(scale_ptr + matrix * length + col, scale, mask=there & (top == 0))
+    inverse = tl.div_rn(1.0, scale)[None, :]
+    for start in range(0, slab, ROWS):
+        row = top + start + tl.arange(0, ROWS)
+        mask = (row < height)[:, None] & (col < divisible(length, UNIT))[None, :]
+        place = row_starts(x_ptr, matrix * height + row, x_stride, UNIT) + col[None, :]
+        x = tl.load(place, mask=mask, other=0.0)
+        codes = tl.trans(encode(x.to(tl.float32) * inverse, FORMAT, CONVERT))
+        target = row_starts(q_ptr, matrix * length + col, height, ROW_UNIT) + row[None, :]
+        tl.store(target, codes, mask=there[:, None] & (row < divisible(height, ROW_UNIT))[None, :])
+
+
+@triton.jit
 def quantize_elements(
     x_ptr, x_stride, q_ptr, q_stride, count, length, chunks, scale_ptr,
     FORMAT: tl.constexpr, CONVERT: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -286,7 +345,7 @@ def code_constants(call: Call) -> tuple[tuple[str, Any], ...]:
     return (power, ("FORMAT", format_of(dtype)), ("CONVERT", converts(call.device, dtype)))
 
 
-def numbers(call: Call) -> list[tuple[str, Argument]]:
+def _numbers(call: Call) -> list[tuple[str, Argument]]:
     most = call.params["largest"] if "largest" in call.params else largest(call["q"].dtype)
     return [("eps", Scalar("f32", call.params["eps"])), ("largest", Scalar("f32", most))]
 
@@ -326,7 +385,7 @@ def plan_rows(call: Call, gated: bool = False) -> Plan | Rejected:
         return rejected
     if not tile.streams:
         args.append(("count", Scalar("i64", count)))
-    args += [("length", Scalar("i32", length)), *numbers(call)]
+    args += [("length", Scalar("i32", length)), *_numbers(call)]
     function = quantize_rows_stream if tile.streams else quantize_rows
     constants = (*code_constants(call), ("GATED", gated))
     return Plan((tile_launch(call, tile, function, args, count, *constants),))
@@ -335,7 +394,7 @@ def plan_rows(call: Call, gated: bool = False) -> Plan | Rejected:
 def groups(call: Call, gated: bool = False) -> Plan | Rejected:
     """q and a scale per 128 columns of x, or of what two rows of x make: one launch."""
     constants = (*code_constants(call), ("GATED", gated))
-    return plan_groups(call, quantize_groups, GROUP, constants, numbers(call))
+    return plan_groups(call, quantize_groups, GROUP, constants, _numbers(call))
 
 
 def plan_groups(
@@ -381,7 +440,7 @@ def tiles(call: Call) -> Plan | Rejected:
         ("length", Scalar("i64", length)),
         ("down", Scalar("i32", down)),
         ("across", Scalar("i32", across)),
-        *numbers(call),
+        *_numbers(call),
     ]
     if unit == 1:
         tile = RowTile(SLAB, GROUP, unit, warps(call.device, SLAB * GROUP * 2 // ELEMENTS), False)
@@ -390,6 +449,39 @@ def tiles(call: Call) -> Plan | Rejected:
         tile = RowTile(GROUP, GROUP, unit, warps(call.device, GROUP * GROUP // TILE_ELEMENTS), False)
         kernel = tile.kernel(quantize_tiles, *code_constants(call))
     return Plan((Launch(kernel, (grid, 1, 1), tuple(args)),))
+
+
+def columns(call: Call) -> Plan | Rejected:
+    """q and a scale per column: the greatest magnitudes of slabs of rows, then the codes."""
+    height, length = call["x"].shape[-2:]
+    matrices = math.prod(call["x"].shape[:-2])
+    unit = unit_of(call, ("x",), ("x",), length)
+    across = ceil_div(length, STRIP)
+    down, slab = slabs(call.device, across * matrices, height, SLABS, PARTS)
+    grid = matrices * down * across
+    if grid > MAX_GRID:
+        return Rejected(f"{grid} strips: more than {MAX_GRID}")
+    x: list[tuple[str, Argument]] = row_args(call, ("x",), unit > 1)
+    amax: tuple[str, Argument] = ("amax_ptr", Pointer("amax", True))
+    sizes: list[tuple[str, Argument]] = [
+        ("height", Scalar("i64", height)),
+        ("length", Scalar("i64", length)),
+        ("down", Scalar("i32", down)),
+        ("across", Scalar("i32", max(across, 1))),
+        ("slab", Scalar("i32", slab, divisible=True)),
+    ]
+    row_unit = 16 if height % 16 == 0 and call["q"].alignment >= 16 else 1
+    outputs = [("q_ptr", Pointer("q", row_unit > 1, dtype="uint8")), ("scale_ptr", Pointer("scale"))]
+    whole = COLUMN_ELEMENTS if call.device.vendor == "cuda" else ELEMENTS
+    tall, per_thread = (TALL, whole) if min(unit, row_unit) > 1 else (TALL // 4, ELEMENTS // 4)
+    tile = RowTile(tall, STRIP, unit, warps(call.device, tall * STRIP // per_thread), False)
+    constants = (*code_constants(call), ("ROW_UNIT", row_unit), ("PARTS", PARTS))
+    codes = tile.kernel(quantize_columns, *constants)
+    launches = (
+        Launch(tile.kernel(column_amax), (grid, 1, 1), (*x, amax, *sizes)),
+        Launch(codes, (grid, 1, 1), (*x, *outputs, amax, *sizes, *_numbers(call))),
+    )
+    return Plan(launches, (Workspace("amax", (matrices * down * length,), "int32"),))
 
 
 def static(call: Call) -> Plan | Rejected:
@@ -431,7 +523,7 @@ def amax_scale(call: Call) -> Plan | Rejected:
         ("amax_ptr", Pointer("amax", True)),
         ("scale_ptr", Pointer("scale")),
         ("blocks", Scalar("i32", programs)),
-        *numbers(call),
+        *_numbers(call),
     ]
     power = ("POWER_OF_2", bool(call.params["power_of_2"]))
     merge = TritonKernel(amax_blocks, (power, ("BLOCK", next_power_of_2(programs))), 4, options=UNFUSED)

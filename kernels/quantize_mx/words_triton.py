@@ -46,7 +46,7 @@ def halves_of(words):
 def greatest_of(words, dtype: tl.constexpr):
     """The bits, as of float32, of the greatest magnitude of each row of words, with NaN above Inf. Without
     its sign a number is an integer whose order is that of the numbers."""
-    low, high = halves_of(words)
+    low, high = halves_of(words)  # pyright: ignore[reportGeneralTypeIssues]
     low, high = low.to(tl.uint32, bitcast=True) << 1, high.to(tl.uint32, bitcast=True) << 1
     most = tl.maximum(low, high)
     if dtype.primitive_bitwidth == 16:
@@ -86,7 +86,7 @@ def size_code(value):
 def codes_of(words, inverse, kept, dtype: tl.constexpr):
     """The codes of words' numbers times `inverse`, of which none is NaN, as integers of a fourth of a word's
     bits, or an eighth in float32; all 0 where `kept` is 0, which is -1 elsewhere."""
-    low, high = halves_of(words)
+    low, high = halves_of(words)  # pyright: ignore[reportGeneralTypeIssues]
     if dtype.primitive_bitwidth == 16:
         first, second = numbers_of(low, dtype)
         third, fourth = numbers_of(high, dtype)
@@ -105,7 +105,7 @@ def codes_of(words, inverse, kept, dtype: tl.constexpr):
 @triton.jit
 def codes_with_nan(words, inverse, dtype: tl.constexpr, FORMAT: tl.constexpr):
     """The same, where each number may become NaN, which is 0."""
-    low, high = halves_of(words)
+    low, high = halves_of(words)  # pyright: ignore[reportGeneralTypeIssues]
     if dtype.primitive_bitwidth == 16:
         first, second = numbers_of(low, dtype)
         third, fourth = numbers_of(high, dtype)

@@ -339,7 +339,5 @@ source(
 )
 source(
     *("quantize_fp8_columns", "triton", "gfx942", "the first matrix read for all"),
-    Edit(
-        "quantize_fp8/columns_triton.py", "row_starts(x_ptr, matrix * height + row,", "row_starts(x_ptr, row,"
-    ),
+    Edit(TRITON, "row_starts(x_ptr, matrix * height + row,", "row_starts(x_ptr, row,"),
 )
