@@ -1,13 +1,14 @@
 """int4_mm in Triton, for every vendor: tiles of many rows, and few rows in parts along k.
 
 A byte is two neighbours along k. So a first launch takes rows of x apart into their even and odd columns,
-and a tile is two products, of the codes in the lower halves of its bytes by the even columns and of those in
-the upper halves by the odd ones: no code changes its place. A and B are swapped: the weight's numbers are
-the first operand, which Hopper's wgmma takes from registers, where a thread makes them of codes less their
-zero points, exactly. Products are added up within a group, or a part of it, and that sum is multiplied by
-the group's scale in float32. Up to FEW rows, which read the weight once and are bound by that, programs
-share K: each of a fixed number of parts goes to memory as float32, and another launch adds them up in their
-order.
+and a step along k is the product of numbers and columns side by side: of the codes in the lower halves of
+bytes and the even columns, then of those in the upper halves and the odd ones. In 16 bits codes are words of
+four bytes, of which two become numbers at a time; x's columns are in the order that this gives. A and B are
+swapped: the weight's numbers are the first operand, which Hopper's wgmma takes from registers. A thread
+makes them of codes less their zero points, exactly. Products are added up within a group, or a part of it,
+and that sum is multiplied by the group's scale in float32. Up to FEW rows, which read the weight once and are
+bound by that, programs share K: each of a fixed number of parts goes to memory as float32, and another launch
+adds them up in their order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ SPLITS, LEAST_STEPS, PROGRAMS = 32, 4, 8
 REDUCED = 256
 """Sums that a program of the last launch finishes."""
 HALVES, SUMS, PARTIALS = "halves", "sums", "partial"
-"""Workspaces: x's even and odd columns [M, 2, G * P], its sums over groups [M, G], parts [parts, M, N]."""
+"""Workspaces: x's even and odd columns [M, 2, G * P], in 16 bits in the order of `of_words`; its sums over
+groups [M, G]; parts [parts, M, N]."""
 HALVED_ROWS, HALVED_BYTES = 8, 256
 """Rows and bytes of a group that a program of the first launch takes at a time, at most."""
 
@@ -43,7 +45,7 @@ HALVED_ROWS, HALVED_BYTES = 8, 256
 @triton.jit
 def even_and_odd(
     x_ptr, x_stride, halves_ptr, sums_ptr, M, G, P,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    UNIT: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One group of ROWS rows of x [M, 2 * G * P], deinterleaved, to halves [M, 2, G * P], and where asked for
     its sums in float32 to sums [M, G]."""
@@ -58,6 +60,8 @@ def even_and_odd(
     for start in range(0, P, BLOCK):
         inside = (row < M)[:, None] & (pair < P - start)[None, :]
         even, odd = load_pairs(x_ptrs, start + pair[None, :], inside, UNIT > 1)
+        if WORDS:
+            even, odd = in_order_of_words(even, ROWS, BLOCK), in_order_of_words(odd, ROWS, BLOCK)
         tl.store(even_ptrs + start, even, mask=inside)
         tl.store(odd_ptrs + start, odd, mask=inside)
         sums += tl.sum(even.to(tl.float32) + odd.to(tl.float32), axis=1)
@@ -94,10 +98,35 @@ def biased(codes, dtype: tl.constexpr):
 
 
 @triton.jit
+def of_words(words, dtype: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """`biased` codes in the lower halves of words' bytes, in the order of `in_order_of_words`."""
+    MAGIC: tl.constexpr = 0x43004300 if dtype == tl.bfloat16 else 0x64006400  # pyright: ignore[reportAssignmentType]
+    first, second = (words & 0x000F000F) | MAGIC, ((words >> 8) & 0x000F000F) | MAGIC
+    low = tl.join(first.to(tl.int16), second.to(tl.int16))
+    high = tl.join((first >> 16).to(tl.int16), (second >> 16).to(tl.int16))
+    return tl.join(low, high).reshape(BLOCK_N, BLOCK_K).to(dtype, bitcast=True)
+
+
+@triton.jit
+def in_order_of_words(columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Of each four columns the two in the middle change places."""
+    fours = columns.reshape(ROWS, BLOCK // 4, 2, 2)
+    return tl.permute(fours, (0, 1, 3, 2)).reshape(ROWS, BLOCK)
+
+
+@triton.jit
+def group_of(step, blocks, WHOLE: tl.constexpr):
+    """The group that a step along k is of."""
+    if not WHOLE:
+        step = step // tl.maximum(blocks, 1)
+    return tl.cast(step, tl.int64)
+
+
+@triton.jit
 def group_sums(
     halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col,
     start_m, start_n, first, last, M, N, G, P, blocks,
-    UNIT: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
+    UNIT: tl.constexpr, WORDS: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The sums of a tile [BLOCK_N, BLOCK_M] of y.T over the steps `first` to `last` along k, of BLOCK_K bytes
@@ -107,10 +136,13 @@ def group_sums(
     offs_n = start_n + tl.arange(0, BLOCK_N)
     offs_m = start_m + tl.arange(0, BLOCK_M)
     in_m, in_n = offs_m < M, offs_n < N
-    byte = tl.arange(0, BLOCK_K)
-    even_ptrs = halves_ptr + (offs_m.to(tl.int64) * 2 * G * P)[None, :] + byte[:, None]
-    odd_ptrs = even_ptrs + G.to(tl.int64) * P
-    w_ptrs = w_ptr + (offs_n.to(tl.int64) * G * P)[:, None] + byte[None, :]
+    column = tl.arange(0, 2 * BLOCK_K)
+    half, column = (column // BLOCK_K).to(tl.int64), column % BLOCK_K
+    x_ptrs = halves_ptr + (offs_m.to(tl.int64) * 2 * G * P)[None, :] + (half * G * P + column)[:, None]
+    BYTES: tl.constexpr = 4 if WORDS else 1
+    unit = tl.arange(0, BLOCK_K // BYTES)  # of the weight: a word, or a byte
+    w_ptrs = w_ptr.to(tl.pointer_type(tl.int32 if WORDS else tl.uint8), bitcast=True)
+    w_ptrs = w_ptrs + (offs_n.to(tl.int64) * G * P // BYTES)[:, None] + unit[None, :]
     s_ptrs = s_ptr + offs_n.to(tl.int64) * s_row
     z_ptrs, o_ptrs, sums_ptrs = s_ptrs, s_ptrs, s_ptrs
     if z_ptr is not None:
@@ -122,30 +154,37 @@ def group_sums(
     dtype: tl.constexpr = halves_ptr.dtype.element_ty
     zero = biased(tl.full((BLOCK_N,), ZERO, tl.int16), dtype)[:, None]
     total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    # What a group has is loaded a step ahead, while the product runs: the compiler does so with what it has
+    # copied to shared memory alone, and the fence before a product on Hopper waits for loads.
+    group = group_of(first, blocks, WHOLE)
+    scale = tl.load(s_ptrs + group * s_col, mask=in_n, other=0.0)
+    points = tl.load(z_ptrs + group * z_col, mask=in_n, other=0) if z_ptr is not None else 0
     for step in range(first, last):
-        if WHOLE:
-            group, within = step.to(tl.int64), 0
-        else:
-            group, within = (step // blocks).to(tl.int64), (step % blocks) * BLOCK_K
+        group = group_of(step, blocks, WHOLE)
+        within = 0 if WHOLE else (step % blocks) * BLOCK_K
         place = group * P + within
+        following = group_of(tl.minimum(step + 1, last - 1), blocks, WHOLE)
         if EVEN:
-            even = tl.load(even_ptrs + place, mask=in_m[None, :], other=0.0)
-            odd = tl.load(odd_ptrs + place, mask=in_m[None, :], other=0.0)
-            w = tl.load(w_ptrs + place, mask=in_n[:, None], other=0)
+            x = tl.load(x_ptrs + place, mask=in_m[None, :], other=0.0)
+            w = tl.load(w_ptrs + place // BYTES, mask=in_n[:, None], other=0)
         else:
-            inside = byte < P - within
-            even = tl.load(even_ptrs + place, mask=in_m[None, :] & inside[:, None], other=0.0)
-            odd = tl.load(odd_ptrs + place, mask=in_m[None, :] & inside[:, None], other=0.0)
-            w = tl.load(w_ptrs + place, mask=in_n[:, None] & inside[None, :], other=0)
+            x_inside, w_inside = column < P - within, unit < (P - within) // BYTES
+            x = tl.load(x_ptrs + place, mask=in_m[None, :] & x_inside[:, None], other=0.0)
+            w = tl.load(w_ptrs + place // BYTES, mask=in_n[:, None] & w_inside[None, :], other=0)
         if z_ptr is not None:
-            points = tl.load(z_ptrs + group * z_col, mask=in_n, other=0).to(tl.int16)
-            zero = biased(points, dtype)[:, None]
-        codes = w.to(tl.int16)
-        low, high = biased(codes & 15, dtype) - zero, biased(codes >> 4, dtype) - zero
-        part = tl.dot(low, even, input_precision="ieee")
-        part = tl.dot(high, odd, part, input_precision="ieee")
-        scale = tl.load(s_ptrs + group * s_col, mask=in_n, other=0.0).to(tl.float32)
-        total += part * scale[:, None]
+            zero = biased(points.to(tl.int16), dtype)[:, None]
+        if WORDS:
+            low, high = of_words(w, dtype, BLOCK_N, BLOCK_K), of_words(w >> 4, dtype, BLOCK_N, BLOCK_K)
+        else:
+            codes = w.to(tl.int16)
+            low, high = biased(codes & 15, dtype), biased(codes >> 4, dtype)
+        numbers = tl.permute(tl.join(low - zero, high - zero), (0, 2, 1)).reshape(BLOCK_N, 2 * BLOCK_K)
+        part = tl.dot(numbers, x, input_precision="ieee")
+        next_scale = tl.load(s_ptrs + following * s_col, mask=in_n, other=0.0)
+        if z_ptr is not None:
+            points = tl.load(z_ptrs + following * z_col, mask=in_n, other=0)
+        total += part * scale.to(tl.float32)[:, None]
+        scale = next_scale
     if o_ptr is not None:  # of the groups that begin in these steps
         of_group = tl.maximum(blocks, 1)
         o_ptrs += tl.cdiv(first, of_group).to(tl.int64) * o_col  # pyright: ignore[reportAttributeAccessIssue]
@@ -161,7 +200,7 @@ def group_sums(
 def int4_tile(
     halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col,
     bias_ptr, y_ptr, M, N, G, P, blocks,
-    UNIT: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
+    UNIT: tl.constexpr, WORDS: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -171,7 +210,7 @@ def int4_tile(
     total = group_sums(
         halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col,
         start_m, start_n, 0, G * blocks, M, N, G, P, blocks,
-        UNIT, WHOLE, EVEN, ZERO, BLOCK_M, BLOCK_N, BLOCK_K,
+        UNIT, WORDS, WHOLE, EVEN, ZERO, BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip
     offs_m, offs_n = start_m + tl.arange(0, BLOCK_M), start_n + tl.arange(0, BLOCK_N)
     if bias_ptr is not None:
@@ -184,7 +223,7 @@ def int4_tile(
 def int4_part(
     halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col, partial_ptr,
     M, N, G, P, blocks, steps,
-    UNIT: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
+    UNIT: tl.constexpr, WORDS: tl.constexpr, WHOLE: tl.constexpr, EVEN: tl.constexpr, ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The sums of BLOCK_N columns over `steps` steps along k, the program's second number says which, to
@@ -195,7 +234,7 @@ def int4_part(
     total = group_sums(
         halves_ptr, sums_ptr, w_ptr, s_ptr, s_row, s_col, z_ptr, z_row, z_col, o_ptr, o_row, o_col,
         0, start_n, first, tl.minimum(first + steps, G * blocks), M, N, G, P, blocks,
-        UNIT, WHOLE, EVEN, ZERO, BLOCK_M, BLOCK_N, BLOCK_K,
+        UNIT, WORDS, WHOLE, EVEN, ZERO, BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip
     offs_m, offs_n = tl.arange(0, BLOCK_M), start_n + tl.arange(0, BLOCK_N)
     ptrs = partial_ptr + ((part * M + offs_m).to(tl.int64) * N)[None, :] + offs_n[:, None]
@@ -277,7 +316,13 @@ def halved(call: Call) -> tuple[Launch, ...]:
     unit = unit_of(call)
     block = min(HALVED_BYTES, max(16, next_power_of_2(P)))
     constants: list[tuple[str, Any]] = [] if call.has("offset") else [(f"{SUMS}_ptr", None)]
-    constants += [("UNIT", unit), ("ROWS", HALVED_ROWS), ("BLOCK", block), pdl_constant(call.device)]
+    constants += [
+        ("UNIT", unit),
+        ("WORDS", in_words(call)),
+        ("ROWS", HALVED_ROWS),
+        ("BLOCK", block),
+        pdl_constant(call.device),
+    ]
     args: tuple[tuple[str, Argument], ...] = (
         ("x_ptr", Pointer("x", unit > 1)),
         ("x_stride", Scalar("i64", view.stride)),
@@ -337,6 +382,11 @@ def unit_of(call: Call) -> int:
     return 16 if aligned and weight.shape[2] % 16 == 0 and rows(x).stride % 16 == 0 else 1
 
 
+def in_words(call: Call) -> bool:
+    """Whether numbers are made of words of four bytes, two of 16 bits at a time."""
+    return unit_of(call) > 1 and itemsize(call["x"].dtype) == 2
+
+
 def kernel(call: Call, function: Any, config: Mapping[str, Any]) -> TritonKernel:
     """The kernel for the class of a call: which inputs there are, how groups fit the steps along k."""
     P, block = call["weight"].shape[2], config["BLOCK_K"]
@@ -350,6 +400,7 @@ def kernel(call: Call, function: Any, config: Mapping[str, Any]) -> TritonKernel
         constants.append(("bias_ptr", None))
     constants += [
         ("UNIT", unit_of(call)),
+        ("WORDS", in_words(call)),
         ("WHOLE", block == P),
         ("EVEN", P % block == 0),
         ("ZERO", ZERO_POINT),

@@ -53,8 +53,9 @@ SLAB = 8
 STRIP, SLABS, PARTS = 64, 24, 16
 """Columns of a program that makes rows of columns; slabs that each multiprocessor gets, where there are so
 many; and the most slabs of a strip, whose greatest magnitudes a program loads at once."""
-AMAX_REGISTERS = 32
-"""Of a thread of 16-bit columns' greatest magnitudes, on NVIDIA: 2048 share a multiprocessor."""
+COLUMN_ELEMENTS = 32
+"""Elements of a tile of columns that a thread has on NVIDIA: with 16, fewer bytes are on their way while the
+threads of a program wait for each other."""
 GATED_ELEMENTS = 4
 """Elements of gate and of up that a thread has where each has a pointer and a mask of its own: of 8, short
 rows of float32 spill on sm_90a."""
@@ -471,14 +472,13 @@ def columns(call: Call) -> Plan | Rejected:
     ]
     row_unit = 16 if height % 16 == 0 and call["q"].alignment >= 16 else 1
     outputs = [("q_ptr", Pointer("q", row_unit > 1, dtype="uint8")), ("scale_ptr", Pointer("scale"))]
-    tall, per_thread = (TALL, ELEMENTS) if min(unit, row_unit) > 1 else (TALL // 4, ELEMENTS // 4)
+    whole = COLUMN_ELEMENTS if call.device.vendor == "cuda" else ELEMENTS
+    tall, per_thread = (TALL, whole) if min(unit, row_unit) > 1 else (TALL // 4, ELEMENTS // 4)
     tile = RowTile(tall, STRIP, unit, warps(call.device, tall * STRIP // per_thread), False)
-    limited = unit == 8 and row_unit > 1 and call.device.vendor == "cuda"
-    options = (*UNFUSED, ("maxnreg", AMAX_REGISTERS)) if limited else UNFUSED
     constants = (*code_constants(call), ("ROW_UNIT", row_unit), ("PARTS", PARTS))
     codes = tile.kernel(quantize_columns, *constants)
     launches = (
-        Launch(tile.kernel(column_amax, options=options), (grid, 1, 1), (*x, amax, *sizes)),
+        Launch(tile.kernel(column_amax), (grid, 1, 1), (*x, amax, *sizes)),
         Launch(codes, (grid, 1, 1), (*x, *outputs, amax, *sizes, *_numbers(call))),
     )
     return Plan(launches, (Workspace("amax", (matrices * down * length,), "int32"),))

@@ -36,8 +36,7 @@ def quantize_rows(
         zero = tl.full([ROWS], ZERO, tl.int32)
     else:
         above, below = above_and_below(x)
-        above, below = tl.maximum(tl.max(above, axis=1), 0), tl.maximum(tl.max(below, axis=1), 0)
-        scale, zero = scale_and_zero(above, below, eps, 7.5)  # pyright: ignore[reportArgumentType]
+        scale, zero = scale_and_zero(tl.max(above, axis=1), tl.max(below, axis=1), eps, 7.5)  # pyright: ignore[reportArgumentType]
         tl.store(zero_ptr + row, zero.to(tl.uint8), mask=there)
     tl.store(scale_ptr + row, scale, mask=there)
     zero = zero[:, None]

@@ -31,9 +31,10 @@ from portable.kernels.quantize_fp8.triton_impl import (
 from portable.layout import rows
 from portable.plan import Call, Plan, Pointer, Rejected, Scalar, TritonKernel
 
-FULL_REGISTERS = 32
-"""Of a thread where 2048 share a multiprocessor (NVIDIA). With zero points the compiler would take 40, and
-one program of 1024 threads was alone: 8192x14336 in bfloat16 167 us, so limited 112 (H200, 2026-11-27)."""
+FULL_REGISTERS = 48
+"""Of a thread of 32 elements (NVIDIA). With zero points the compiler takes 55, with which fewer programs of
+128 or 256 threads share a multiprocessor: 8192x7168 in bfloat16 49.4 us, so limited 45.7 (H200, 2026-11-27).
+By 40 they spill."""
 SYMMETRIC = (("zero_ptr", None),)
 """The constant of kernels without zero points."""
 
@@ -59,25 +60,28 @@ def codes_of(value, zero):
 
 
 @triton.jit
-def codes_of_rows(value, scale, zero):
-    """`codes_of` rows over their own scales [ROWS]: 0, or the zero point, where those are not finite; only
-    there a number is NaN. Symmetric codes are within 127 and a rounding; with a zero point, which is nearest
-    to the lower end, they go beyond the upper end alone."""
-    if zero is not None:
-        value = tl.minimum(value, (127 - zero).to(tl.float32))
-    kept = tl.where(scale < float("inf"), 0xFF, 0)[:, None]
-    code = (value + 12582912.0).to(tl.int32, bitcast=True) & kept
-    if zero is not None:
-        code += zero
+def codes_of_rows(x, scale, zero):
+    """The codes of rows over their own scales [ROWS]: 0, or the zero point, where those are not finite; only
+    there a number may become NaN, and there each is brought to 0. Symmetric codes are within 127 and a
+    rounding; with a zero point, which is nearest to the lower end, they go beyond the upper end alone."""
+    finite, inverse = scale < float("inf"), tl.div_rn(1.0, scale)
+    if zero is None:
+        value = x * inverse[:, None]
+        code = (value + 12582912.0).to(tl.int32, bitcast=True) & tl.where(finite, 0xFF, 0)[:, None]
+    else:
+        most = tl.where(finite, 127 - zero, 0).to(tl.float32)
+        value = tl.minimum(x * tl.where(finite, inverse, 0.0)[:, None], most[:, None])
+        code = (value + 12582912.0).to(tl.int32, bitcast=True) + zero[:, None]
     return code.to(tl.int8)
 
 
 @triton.jit
 def above_and_below(x):
-    """Integers whose largest of a row, and 0, is the bits in float32 of what is above 0, and of the negative
-    of what is below: they are ordered as the numbers are, with NaN above Inf."""
+    """Integers, signed and not, of which `scale_and_zero` takes the largest of a row. As signed ones the bits
+    of float32 order what is above 0; as unsigned ones what is below, which has its sign in the uppermost bit;
+    NaN is beyond Inf in both."""
     bits = x.to(tl.float32).to(tl.int32, bitcast=True)
-    return bits, bits ^ -0x80000000
+    return bits, bits.to(tl.uint32, bitcast=True)
 
 
 @triton.jit
@@ -87,9 +91,10 @@ def symmetric_scale(most, eps):
 
 @triton.jit
 def scale_and_zero(above, below, eps, HALF: tl.constexpr):
-    """Of rows that go from -below to above, which are bits of float32, with codes from 0 to 2 * HALF. The
-    scale is that of halves, as the difference may be too large for float32."""
-    below = below.to(tl.float32, bitcast=True)
+    """Of rows and 0 by the largest of `above_and_below`, with codes from 0 to 2 * HALF. The scale is that of
+    halves, as the difference of the ends may be too large for float32."""
+    above = tl.maximum(above, 0)
+    below = tl.maximum(below.to(tl.int32, bitcast=True) ^ -0x80000000, 0).to(tl.float32, bitcast=True)
     half = above.to(tl.float32, bitcast=True) * 0.5 + below * 0.5
     scale = scale_of(half.to(tl.int32, bitcast=True), eps * 0.5, HALF, False)  # pyright: ignore[reportArgumentType]
     return scale, nearest(below * tl.div_rn(1.0, scale), 0.0, 2 * HALF)
@@ -107,16 +112,14 @@ def quantize_rows(
     mask = there[:, None] & (col < divisible(length, UNIT))
     x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0)
     if zero_ptr is None:
-        scale, zeros = symmetric_scale(tl.max(magnitudes(x), axis=1), eps), None
+        scale, zero = symmetric_scale(tl.max(magnitudes(x), axis=1), eps), None
     else:
         above, below = above_and_below(x)
-        above, below = tl.maximum(tl.max(above, axis=1), 0), tl.maximum(tl.max(below, axis=1), 0)
-        scale, zero = scale_and_zero(above, below, eps, 127.5)  # pyright: ignore[reportArgumentType]
+        scale, zero = scale_and_zero(tl.max(above, axis=1), tl.max(below, axis=1), eps, 127.5)  # pyright: ignore[reportArgumentType]
         zero -= 128
         tl.store(zero_ptr + row, zero, mask=there)
-        zeros = zero[:, None]
     tl.store(scale_ptr + row, scale, mask=there)
-    codes = codes_of_rows(x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None], scale, zeros)
+    codes = codes_of_rows(x.to(tl.float32), scale, zero)
     tl.store(row_starts(q_ptr, row, q_stride, UNIT) + col, codes, mask=mask)
 
 
@@ -132,7 +135,7 @@ def quantize_rows_stream(
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)
     most = tl.zeros([BLOCK], tl.int32)
-    below = tl.zeros([BLOCK], tl.int32)
+    below = tl.zeros([BLOCK], tl.uint32)
     for start in range(0, length, BLOCK):
         col = start + lane
         x = tl.load(x_row + col, mask=col < length, other=0.0)

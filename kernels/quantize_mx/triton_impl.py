@@ -12,6 +12,13 @@ from portable.kernels._lib.triton.minifloat import converts, encode, format_of
 from portable.kernels._lib.triton.rows import row_starts
 from portable.kernels.quantize_fp8.triton_impl import group_tile, magnitudes, plan_groups, store_pairs
 from portable.kernels.quantize_mx.reference import FP4, GROUP, top_exponent
+from portable.kernels.quantize_mx.words_triton import (
+    codes_of,
+    greatest_of,
+    load_words,
+    plan_words,
+    store_codes,
+)
 from portable.plan import Call, Plan, Rejected
 
 
@@ -33,6 +40,12 @@ def scale_code(most, inverse_largest, ROUNDING: tl.constexpr, TOP: tl.constexpr,
 
 
 @triton.jit
+def inverse_of(code):
+    """What numbers under scales are multiplied by."""
+    return tl.where(code == 255, 0x7FC00000, (254 - code) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def quantize_mx(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, groups, across, length,
     INVERSE_LARGEST: tl.constexpr, ROUNDING: tl.constexpr, TOP: tl.constexpr, FORMAT: tl.constexpr,
@@ -43,7 +56,7 @@ def quantize_mx(
     x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + first + lane, mask=mask, other=0.0)
     code = scale_code(tl.max(magnitudes(x), axis=1), INVERSE_LARGEST, ROUNDING, TOP, FORMAT[1])
     tl.store(scale_ptr + group, code.to(tl.uint8), mask=there)
-    inverse = tl.where(code == 255, 0x7FC00000, (254 - code) << 23).to(tl.float32, bitcast=True)
+    inverse = inverse_of(code)
     codes = encode(x.to(tl.float32) * inverse[:, None], FORMAT, CONVERT)
     q_row = row_starts(q_ptr, row, q_stride, UNIT)
     if FORMAT[0] == 4:
@@ -52,22 +65,40 @@ def quantize_mx(
         tl.store(q_row + first + lane, codes, mask=mask)
 
 
+@triton.jit
+def quantize_mxfp4_words(
+    x_ptr, q_ptr, scale_ptr, groups,
+    INVERSE_LARGEST: tl.constexpr, ROUNDING: tl.constexpr, TOP: tl.constexpr, FORMAT: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS of the `groups` of BLOCK numbers, which follow each other, to e2m1."""
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    words, group, there, place = load_words(x_ptr, groups, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
+    code = scale_code(greatest_of(words, dtype), INVERSE_LARGEST, ROUNDING, TOP, FORMAT[1])
+    tl.store(scale_ptr + group, code.to(tl.uint8), mask=there)
+    inverse = inverse_of(code)
+    kept = tl.where(code == 255, 0, -1)
+    store_codes(q_ptr, place, codes_of(words, inverse[:, None], kept[:, None], dtype), there)
+
+
 def plan(call: Call) -> Plan | Rejected:
     """q and a scale per 32 columns: one launch."""
-    return _plan(call, call["q"].dtype)
+    constants = _constants(call, call["q"].dtype)
+    return plan_groups(call, quantize_mx, GROUP, constants)
 
 
 def fp4(call: Call) -> Plan | Rejected:
     """The same of numbers of 4 bits, two in a byte of q."""
-    return _plan(call, FP4)
+    constants = _constants(call, FP4)
+    planned = plan_words(call, quantize_mxfp4_words, GROUP, constants)
+    return planned or plan_groups(call, quantize_mx, GROUP, constants)
 
 
-def _plan(call: Call, dtype: str) -> Plan | Rejected:
-    constants: tuple[tuple[str, Any], ...] = (
+def _constants(call: Call, dtype: str) -> tuple[tuple[str, Any], ...]:
+    return (
         ("INVERSE_LARGEST", 1 / largest(dtype)),
         ("ROUNDING", call.params["rounding"]),
         ("TOP", top_exponent(dtype)),
         ("FORMAT", format_of(dtype)),
         ("CONVERT", converts(call.device, dtype)),
     )
-    return plan_groups(call, quantize_mx, GROUP, constants)

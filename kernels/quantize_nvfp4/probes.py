@@ -118,9 +118,13 @@ def without_numbers(call: Call, dtype: torch.dtype, device: torch.device) -> boo
 
 
 def ends_of_float32(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
-    """no subnormal number is taken for 0: of a global scale, of amax / 6, of x, of what x is multiplied by"""
+    """no subnormal number is taken for 0: of a global scale, of amax / 6, of x, of what x is multiplied by;
+    where that is Inf, 0 stays 0 and the rest saturates"""
     least = 2.0**-24 if dtype == torch.float16 else 2.0**-127
     points = torch.tensor([6.0, 0.0, 1.0, 2.0, 3.0, 4.0, -6.0, -1.0], dtype=torch.float64)
+    codes, scale = _answers(call, points.to(dtype).repeat(2)[None], 2.0**-130, device)
+    if scale.item() != MOST or codes[0].tolist() != 2 * [7, 0, 7, 7, 7, 7, 15, 15]:
+        return False
     codes, scale = _answers(call, (points * least).to(dtype).repeat(2)[None], least, device)
     if scale.item() != ONE or codes[0].tolist() != 2 * [7, 0, 2, 4, 5, 6, 15, 10]:
         return False
@@ -148,31 +152,37 @@ def _rounded(value: Tensor) -> Tensor:
 
 
 def every_rounding(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
-    """the quotients are rounded one by one, in the order of the summary: amax and x go past where the code
-    changes in steps of float32, as x's type has them"""
+    """the quotients are rounded one by one, in the order of the summary, in rows of whole groups and others:
+    amax and x go past where the code changes in steps of float32, as x's type has them"""
+    scales = (1 / 3, 0.7, 1.1, 2.0**-5 * 1.37, 2.0**-70 * 1.37)
+    for whole in scales[:-1] if dtype == torch.float16 else scales:
+        for more in (0, 1):
+            if not _rounded_one_by_one(call, dtype, device, whole, more):
+                return False
+    return True
+
+
+def _rounded_one_by_one(
+    call: Call, dtype: torch.dtype, device: torch.device, whole: float, more: int
+) -> bool:
+    """`every_rounding` of one global scale; rows have `more` columns of zeros beyond whole groups."""
     found = numbers(torch.float8_e4m3fn)[LEAST:]
     scales = torch.tensor(found, dtype=torch.float64)
     steps = torch.arange(-7, 8) * 2.0**-23
-    for whole in (1 / 3, 0.7, 1.1, 2.0**-5 * 1.37):
-        given = torch.tensor(whole).double()
-        middle = (scales[1:] + scales[:-1]) / 2
-        amax = ((6 * middle * given)[:, None] * (1 + steps)).flatten().to(dtype)
-        x = pad(amax[:, None], (3, 12))
-        _, code = _answers(call, x, whole, device)
-        wanted = _nearest(_rounded(_rounded(amax.double() / 6) / given), found) + LEAST
-        if not torch.equal(code[:, 0], wanted.int()):
-            return False
-        points = torch.tensor([(a + b) / 2 for a, b in itertools.pairwise(FP4)], dtype=torch.float64)
-        ends = (scales[::5, None] * points * given).flatten()
-        x = torch.cat(
-            [ends[:, None] * (1 + steps), (6 * scales[::5] * given).repeat_interleave(7)[:, None]], 1
-        )
-        x = x.to(dtype)
-        codes, code = _answers(call, x, whole, device)
-        inverse = _rounded(_rounded(1 / given) / torch.tensor(numbers(torch.float8_e4m3fn))[code].double())
-        if not torch.equal(codes.long(), _nearest(_rounded(x.double() * inverse), FP4)):
-            return False
-    return True
+    given = torch.tensor(whole).double()
+    middle = (scales[1:] + scales[:-1]) / 2
+    amax = ((6 * middle * given)[:, None] * (1 + steps)).flatten().to(dtype)
+    _, code = _answers(call, pad(amax[:, None], (3, 12 + more)), whole, device)
+    wanted = _nearest(_rounded(_rounded(amax.double() / 6) / given), found) + LEAST
+    if not torch.equal(code[:, 0], wanted.int()):
+        return False
+    points = torch.tensor([(a + b) / 2 for a, b in itertools.pairwise(FP4)], dtype=torch.float64)
+    ends = (scales[::5, None] * points * given).flatten()
+    x = torch.cat([ends[:, None] * (1 + steps), (6 * scales[::5] * given).repeat_interleave(7)[:, None]], 1)
+    x = x.to(dtype)
+    codes, code = _answers(call, pad(x, (0, more)), whole, device)
+    inverse = _rounded(_rounded(1 / given) / torch.tensor(numbers(torch.float8_e4m3fn))[code[:, :1]].double())
+    return torch.equal(codes.long()[:, : x.shape[1]], _nearest(_rounded(x.double() * inverse), FP4))
 
 
 PROBES = (

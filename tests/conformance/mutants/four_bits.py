@@ -12,7 +12,7 @@ from .registry import Edit, adder, source
 
 mx = adder("quantize_mxfp4")
 MINIFLOAT, QUANTISERS = "_lib/minifloat.h", "quantize_fp8/quantize.h"
-TRITON = "quantize_fp8/triton_impl.py"
+TRITON, WORDS = "quantize_fp8/triton_impl.py", "quantize_mx/words_triton.py"
 
 
 class Packed(Quantiser):
@@ -171,6 +171,22 @@ source(
 source(
     *("quantize_mxfp4", "triton", "gfx942", "an odd row's last byte left out"),
     Edit(TRITON, "first + 2 * pair <", "first + 2 * pair + 1 <"),
+)
+source(
+    *("quantize_mxfp4", "triton", "gfx942", "words: the even column in the upper half"),
+    Edit(WORDS, "even + (odd << 4)", "odd + (even << 4)"),
+)
+source(
+    *("quantize_mxfp4", "triton", "gfx942", "words: no saturation"),
+    Edit(WORDS, "tl.minimum(tl.abs(value), 6.0)", "tl.abs(value)"),
+)
+source(
+    *("quantize_mxfp4", "triton", "gfx942", "words: NaN saturates"),
+    Edit("quantize_mx/triton_impl.py", "tl.where(code == 255, 0, -1)", "tl.where(code == 255, -1, -1)"),
+)
+source(
+    *("quantize_mxfp4", "triton", "gfx942", "words: the signs of the second pair left out"),
+    Edit(WORDS, "(high & -0x7FFF8000)", "(high & 0)"),
 )
 
 
@@ -365,4 +381,36 @@ source(
         "tl.div_rn(most.to(tl.float32, bitcast=True), 6.0)",
         "(most.to(tl.float32, bitcast=True) * (1.0 / 6.0))",
     ),
+)
+source(
+    *("quantize_nvfp4", "triton", "gfx942", "words: amax by 6 not corrected"),
+    Edit(NV_TRITON, "corrected(amax, 6.0, 1.0 / 6.0, amax * (1.0 / 6.0))", "amax * (1.0 / 6.0)"),
+)
+source(
+    *("quantize_nvfp4", "triton", "gfx942", "words: the inverse of a scale not corrected"),
+    Edit(
+        NV_TRITON,
+        "corrected(of_whole, scale, of_scale, of_whole * of_scale)",
+        "of_whole * of_scale * 1.0000001",
+    ),
+)
+source(
+    *("quantize_nvfp4", "triton", "gfx942", "words: any global scale taken for a usual one"),
+    Edit(NV_TRITON, "(whole > 2.0**-60) & (whole < 2.0**60)", "whole == whole"),
+)
+source(
+    *("quantize_nvfp4", "triton", "gfx942", "words: what is too large not brought to the end"),
+    Edit(NV_TRITON, "tl.where(amax > end, end, amax)", "amax"),
+)
+source(
+    *("quantize_nvfp4", "cpp", "gfx942", "amax by 6 not corrected"),
+    Edit(NV_SCALE, "corrected(size, MOST, OF_MOST, size * OF_MOST)", "size * OF_MOST"),
+)
+source(
+    *("quantize_nvfp4", "cpp", "gfx942", "the inverse of a scale not corrected"),
+    Edit(NV_SCALE, "corrected(of_global, own, of_own, of_global * of_own)", "of_global * of_own"),
+)
+source(
+    *("quantize_nvfp4", "cpp", "gfx942", "any global scale taken for a usual one"),
+    Edit(NV_SCALE, "*given > 0x1p-60f && *given < 0x1p60f", "*given == *given"),
 )

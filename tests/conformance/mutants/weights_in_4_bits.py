@@ -62,9 +62,17 @@ def _(x, weight, scale, zero_point=None, offset=None, bias=None):
 for _impl, _rows in (("triton", ""), ("skinny", ", few rows")):
     source(
         *(OP, _impl, "gfx942", f"halves of bytes in the other order{_rows}"),
-        Edit(TRITON, "biased(codes & 15, dtype) - zero, biased(codes >> 4, dtype)",
-             "biased(codes >> 4, dtype) - zero, biased(codes & 15, dtype)"),
+        Edit(TRITON, "biased(codes & 15, dtype), biased(codes >> 4, dtype)",
+             "biased(codes >> 4, dtype), biased(codes & 15, dtype)"),
     )  # fmt: skip
+    source(
+        *(OP, _impl, "gfx942", f"words of codes in the order of bytes{_rows}"),
+        Edit(TRITON, "tl.permute(fours, (0, 1, 3, 2))", "tl.permute(fours, (0, 1, 2, 3))"),
+    )
+    source(
+        *(OP, _impl, "gfx942", f"the scales of the next step{_rows}"),
+        Edit(TRITON, "part * scale.to(tl.float32)", "part * next_scale.to(tl.float32)"),
+    )
     source(
         *(OP, _impl, "gfx942", f"sums of x of the next group{_rows}"),
         Edit(TRITON, "sums_ptrs + begun", "sums_ptrs + tl.minimum(begun + 1, G - 1)"),
@@ -76,11 +84,11 @@ for _impl, _rows in (("triton", ""), ("skinny", ", few rows")):
     )
     source(
         *(OP, _impl, "gfx942", f"scales not moved along k{_rows}"),
-        Edit(TRITON, "s_ptrs + group * s_col", "s_ptrs + group * 0"),
+        Edit(TRITON, "s_ptrs + following * s_col", "s_ptrs + group * 0"),
     )
     source(
         *(OP, _impl, "gfx942", f"the end of a group not masked{_rows}"),
-        Edit(TRITON, "inside = byte < P - within", "inside = byte < P - within + 1"),
+        Edit(TRITON, "= column < P - within, unit", "= column < P - within + 1, unit"),
     )
 source(
     *(OP, "skinny", "gfx942", "the last part of K left out"),
