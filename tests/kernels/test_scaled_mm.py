@@ -14,7 +14,7 @@ from portable.kernels._lib import minifloat
 from portable.kernels.scaled_mm import reference, triton_impl
 from portable.kernels.scaled_mm.gfx import plan as gfx_plan
 from portable.kernels.scaled_mm.sm90 import wgmma_plan
-from portable.plan import Call, Device, TensorInfo
+from portable.plan import Call, Device, Rejected, TensorInfo
 from portable.spec import registry
 from tests.kernels.plan_parts import constants, launch_of
 
@@ -264,6 +264,48 @@ def test_a_sum_is_promoted_at_least_every_128_products_but_for_fast_accumulation
         assert constants(planned("sm_90a", BLOCK_K=block_k))["PROMOTE"] == block_k
     assert constants(planned("sm_90a", fast=True))["PROMOTE"] is None
     assert constants(planned("sm_90a", blocked=True))["BLOCKED"]
+
+
+def mx_launch(sizes=(512, 512, 1024), scale_step=None, b_steps=None, alignment=16):
+    m, n, k = sizes
+    groups = -(-k // 32)
+    tensors = {
+        "mat_a": TensorInfo((m, k), (k, 1), "float8_e4m3fn"),
+        "mat_b": TensorInfo((k, n), b_steps or (1, k), "float8_e4m3fn"),
+        "c": TensorInfo((m, n), (n, 1), "bfloat16"),
+        "bias": None,
+        "scale_a": TensorInfo((m, groups), (scale_step or groups, 1), "float8_e8m0fnu", alignment),
+        "scale_b": TensorInfo((n, groups), (groups, 1), "float8_e8m0fnu"),
+    }
+    params = {"output_dtype": "bfloat16", "use_fast_accum": True}
+    call = Call(tensors, params, {"M": m, "N": n, "K": k}, DEVICES["sm_90a"], {})
+    found = wgmma_plan.mx(call)
+    return found if isinstance(found, Rejected) else launch_of(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, 1),
+        ({"sizes": (512, 512, 1056)}, 0),  # 33 groups
+        ({"scale_step": 33}, 0),
+        ({"scale_step": 36}, 1),
+        ({"alignment": 2}, 0),
+    ],
+)
+def test_wgmma_reads_mx_s_scales_by_words_where_four_are_one(change, words):
+    launch = mx_launch(**change)
+    assert not isinstance(launch, Rejected)
+    defines, args = dict(launch.kernel.defines), dict(launch.args)
+    assert (defines["MX_SCALES"], defines["MX_WORDS"], defines["FAST_ACCUM"]) == (1, words, 0)
+    groups = -(-change.get("sizes", (0, 0, 1024))[2] // 32)
+    steps = [args[f"scale_{name}"].value for name in ("a_row", "a_k", "b_col", "b_k")]
+    assert steps == [change.get("scale_step", groups), 1, groups, 1]
+
+
+def test_wgmma_leaves_a_row_major_b_of_mx_to_others():
+    refused = mx_launch(b_steps=(512, 1))
+    assert isinstance(refused, Rejected) and "lie along" in refused.reason
 
 
 TMA: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 128, "num_warps": 4, "num_stages": 3}
