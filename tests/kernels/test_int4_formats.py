@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import NamedTuple
 
 import pytest
@@ -134,6 +135,22 @@ def test_tinygemm(inner):
     torch.testing.assert_close(found, ref, rtol=1e-5, atol=1e-5)
     made = pack_int4("tinygemm", *w[:4], inner_k_tiles=inner)
     assert torch.equal(made[0], packed) and torch.equal(made[1], pairs) and made[2] is None
+
+
+TORCHS_OWN = {
+    2: "9ce403a8f8fb9271bcc31c483fb50165b5a048dfe3763b71555c764adecc5e26",
+    4: "c6df5f2f17a49bea88b51876d3628bed651b3f10413c7170d56bb1d768119ea8",
+    8: "cff4b5347acdb0e91c52fc3071fab708e338a3418d1d93a052f1585c23a31f13",
+}
+"""SHA-256 of what torch 2.11's _convert_weight_to_int4pack made of the same codes on an H200 (2026-11-27)."""
+
+
+@pytest.mark.parametrize("inner", TORCHS_OWN)
+def test_tinygemm_has_the_bytes_of_torch_s_own_on_a_gpu(inner):
+    n_, k_ = 64, 512
+    weight = (torch.arange(n_ * k_ // 2) * 2654435761 >> 7 & 255).to(torch.uint8).view(n_, k_ // 2)
+    made, _, _ = pack_int4("tinygemm", weight, torch.ones(n_, k_ // 64), inner_k_tiles=inner)
+    assert hashlib.sha256(made.numpy().tobytes()).hexdigest() == TORCHS_OWN[inner]
 
 
 def test_tinygemm_has_8_inner_tiles_where_none_are_named_and_zeros_for_no_offset():

@@ -13,21 +13,8 @@ constexpr int MX_A_BYTES = TILE_M * 16;      // four numbers of each row; then o
 // The place of a column's number among its group's: a thread's, of columns 0, 1, 8 and 9 from its first, are neighbours.
 DEVICE int mx_place(int col) { return col / 16 * 16 + col % 8 / 2 * 4 + col / 8 % 2 * 2 + col % 2; }
 
-// Four scales as bits of float32. 0, 2^-127, is a subnormal number, and 255 NaN: the bits of the byte are those of 0 and Inf.
-DEVICE void mx_powers(uint32_t (&bits)[MX_GROUPS], uint32_t word) {
-    bits[0] = word << 23 & 0x7f800000u;
-    bits[1] = word << 15 & 0x7f800000u;
-    bits[2] = word << 7 & 0x7f800000u;
-    bits[3] = word >> 1 & 0x7f800000u;
-    // Whether a byte is 0, and whether one is 255.
-    const uint32_t least = (word - 0x01010101u) & ~word, most = (~word - 0x01010101u) & word;
-    if ((least | most) & 0x80808080u) {
-#pragma unroll
-        for (int g = 0; g < MX_GROUPS; ++g) {
-            if (bits[g] == 0) bits[g] = 0x00400000u;
-            if (bits[g] == 0x7f800000u) bits[g] = 0x7fc00000u;
-        }
-    }
+DEVICE float mx_power(uint32_t byte) {
+    return float_of(byte == 255 ? 0x7fc00000u : byte == 0 ? 0x00400000u : byte << 23);
 }
 
 DEVICE uint32_t load_shared_word(uint32_t at) {
@@ -79,16 +66,12 @@ DEVICE void mx_scale_loop(TilePipeline pipe, const uint8_t* scales, int64_t line
         return stage.scales() + (OF_A ? line * 16 : MX_A_BYTES + mx_place(line) * 4);
     };
     const auto arrive = [&] {
-        uint32_t words[EACH];
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) words[i] = load_shared_word(slot(there, i));
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            const uint32_t at = slot(there, i);
-            uint32_t bits[MX_GROUPS];
-            mx_powers(bits, words[i]);
+            const uint32_t at = slot(there, i), word = load_shared_word(at);
 #pragma unroll
-            for (int g = 0; g < MX_GROUPS; ++g) store_shared_word(at + g * (OF_A ? 4 : TILE_N * 4), bits[g]);
+            for (int g = 0; g < MX_GROUPS; ++g)
+                store_shared_word(at + g * (OF_A ? 4 : TILE_N * 4), bits_of(mx_power(word >> (8 * g) & 0xffu)));
         }
         __syncwarp();
         if (lane == 0) mbarrier_arrive(there.full_barrier());
@@ -128,19 +111,17 @@ DEVICE void mx_scale_loop(TilePipeline pipe, const uint8_t* scales, int64_t line
     for (; under_way; --under_way) arrive();
 }
 
-// Adds a group's products to the accumulators. `columns` is the address of a thread's numbers of b's columns, of which the
-// first four are there. The rows' are the FMAs' factors: registers of the columns', the sums and the accumulators lie in
-// one bank.
-DEVICE void mx_promote(float (&acc)[SUMS], float (&sums)[SUMS], float upper, float lower, uint32_t columns, float4 of) {
+// Adds a group's products to the accumulators. `columns` is the address of a thread's first numbers of b's columns.
+DEVICE void mx_promote(float (&acc)[SUMS], float (&sums)[SUMS], float upper, float lower, uint32_t columns) {
     keep_in_registers<SUMS>(sums);
 #pragma unroll
     for (int pair = 0; pair < TILE_N / 16; ++pair) {
+        const float4 of = load_shared_quad(columns + pair * 64);
         const float scale[4] = {of.x, of.y, of.z, of.w};
-        if (pair + 1 < TILE_N / 16) of = load_shared_quad(columns + (pair + 1) * 64);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             const int j = pair * 8 + i;
-            acc[j] = math_fma(sums[j] * scale[i / 4 * 2 + i % 2], i & 2 ? lower : upper, acc[j]);
+            acc[j] = math_fma(sums[j] * (i & 2 ? lower : upper), scale[i / 4 * 2 + i % 2], acc[j]);
         }
     }
     keep_in_registers<SUMS>(acc);   // the sums are read before the next products begin: else ptxas runs one after the other
@@ -185,41 +166,35 @@ DEVICE void multiply_tile(TilePipeline& pipe, Sum (&acc)[SUMS], int consumer, in
         if (half == 0) pipe.wait_full();
         issue(even, 0);
     };
-    const auto promote_even = [&](float4 of) {
-        mx_promote(acc, even, scales.upper.x, scales.lower.x, scales.columns, of);
+    const auto promote_even = [&] { mx_promote(acc, even, scales.upper.x, scales.lower.x, scales.columns); };
+    const auto promote_odd = [&] {
+        mx_promote(acc, odd, scales.upper.y, scales.lower.y, scales.columns + TILE_N * 4);
     };
-    const auto promote_odd = [&](float4 of) {
-        mx_promote(acc, odd, scales.upper.y, scales.lower.y, scales.columns + TILE_N * 4, of);
-    };
-    const auto of_even = [&] { return load_shared_quad(scales.columns); };
-    const auto of_odd = [&] { return load_shared_quad(scales.columns + TILE_N * 4); };
     begin();
     scales.load(pipe, 0);
     int group = 1;
     for (; group + 1 < groups; group += 2) {
-        float4 first = of_even();
         issue(odd, 1);
         wgmma_wait<1>();
-        promote_even(first);
-        first = of_odd();
+        promote_even();
         const uint32_t used = pipe.empty_barrier();
         half ^= 1;
         if (half == 0) pipe.advance();
         begin();
         wgmma_wait<1>();
-        promote_odd(first);
+        promote_odd();
         if (half == 0) mx_release(used);
         scales.load(pipe, half);
     }
     if (group < groups) {
         issue(odd, 1);
         wgmma_wait<1>();
-        promote_even(of_even());
+        promote_even();
         wgmma_wait<0>();
-        promote_odd(of_odd());
+        promote_odd();
     } else {
         wgmma_wait<0>();
-        promote_even(of_even());
+        promote_even();
     }
     mx_release(pipe.empty_barrier());
     pipe.advance();

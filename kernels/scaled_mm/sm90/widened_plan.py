@@ -17,8 +17,8 @@ from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, TensorInfo, Workspace
 
 WIDE = "bfloat16"
-FEWEST_ROWS = 512
-"""Below, the passes cost more than what the product gains."""
+FEWEST_ROWS = {1: 512, 2: 65}
+"""By the numbers in a byte: with fewer the passes cost more than what the product gains."""
 
 
 def mx(call: Call) -> Plan | Rejected:
@@ -33,10 +33,9 @@ def mxfp4(call: Call) -> Plan | Rejected:
 
 def _plan(call: Call, each: int) -> Plan | Rejected:
     problem = product_of(call)
-    if problem.M < FEWEST_ROWS:
-        return Rejected(
-            f"M = {problem.M}: of fewer than {FEWEST_ROWS} rows the operands would cost more than the product"
-        )
+    rows, least = problem.M, FEWEST_ROWS[each]
+    if rows < least:
+        return Rejected(f"M = {rows}: fewer than {least} rows do not pay for wider operands")
     launches: list[Launch] = []
     spaces: list[Workspace] = []
     operands: list[Operand] = []
