@@ -234,7 +234,7 @@ NOT_RECORDED = (
     *("quantize_int4", "quantize_int4_asymmetric", "int4_mm"),
     *("sparse_mm", "int_mm", "int8_scaled_mm", "rms_norm_quant", "fused_add_rms_norm_quant"),
     *("silu_and_mul_quant", "silu_and_mul_quant_1x128", "dequantize_fp8", "dequantize_fp8_1x128"),
-    *("dequantize_fp8_128x128", "dequantize_mx", "dequantize_int8"),
+    *("dequantize_fp8_128x128", "dequantize_mx", "dequantize_int8", "dequantize_mxfp4", "dequantize_nvfp4"),
 )
 
 

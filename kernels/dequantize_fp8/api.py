@@ -10,7 +10,7 @@ from torch import Tensor
 
 from portable.dispatch import dispatcher
 from portable.dispatch.arguments import check_tensor, documented
-from portable.errors import ParameterError, RankError, ShapeError
+from portable.errors import DtypeError, ParameterError, RankError, ShapeError
 
 SCALINGS = {"tensor": 0, "row": 1, "1x128": 1, "128x128": 2}
 """Each scaling, and how many dimensions q has at least."""
@@ -21,11 +21,15 @@ _OPS: dict[str, Any] = {
 }
 _int8: Any = dispatcher.op("dequantize_int8")
 _mx: Any = dispatcher.op("dequantize_mx")
+_mxfp4: Any = dispatcher.op("dequantize_mxfp4")
+_nvfp4: Any = dispatcher.op("dequantize_nvfp4")
+FP4 = torch.float4_e2m1fn_x2
 _HINTS = {
     "dtype": " It is output_dtype here.",
     "out_dtype": " It is output_dtype here.",
     "azp": " It is zero_point here.",
-    "block_size": " It follows from scaling; of MX it is always 32.",
+    "block_size": " It follows from scaling; of MX it is always 32, of NVFP4 16.",
+    "per_tensor_scale": " It is global_scale here.",
     "group_size": ' Here it is scaling="1x128".',
 }
 
@@ -85,12 +89,33 @@ def dequantize_int8(
 
 @partial(documented, hints=_HINTS)
 def dequantize_mx(q: Tensor, scale: Tensor, *, output_dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """q * 2^(byte of scale - 127) in output_dtype, of what quantize_mx returns in a type of 8 bits.
+    """q * 2^(byte of scale - 127) in output_dtype, of what quantize_mx returns.
 
-    q: float8_e4m3fn or float8_e5m2, (..., K). scale: float8_e8m0fnu, (..., ceil(K / 32)); its NaN makes its
-    group NaN. The rest is as in `portable.dequantize_fp8`.
+    q: float8_e4m3fn or float8_e5m2, (..., K); or float4_e2m1fn_x2, (..., K / 2), two numbers in a byte, the
+    even column's in the lower half. scale: float8_e8m0fnu, (..., ceil(K / 32)); its NaN makes its group NaN.
+    The result is (..., K); the rest is as in `portable.dequantize_fp8`.
     """
+    if check_tensor("dequantize_mx", "q", q).dtype == FP4:
+        return _mxfp4(q.view(torch.uint8), scale, output_dtype=output_dtype)
     return _mx(q, scale, output_dtype=output_dtype)
+
+
+@partial(documented, hints=_HINTS)
+def dequantize_nvfp4(
+    q: Tensor, scale: Tensor, global_scale: Tensor, *, output_dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
+    """q * scale * global_scale in output_dtype, of what quantize_nvfp4 returns.
+
+    q: float4_e2m1fn_x2, (..., K / 2), two numbers in a byte, the even column's in the lower half. scale:
+    float8_e4m3fn, (..., ceil(K / 16)); its NaN makes its group NaN. global_scale: float32, one element. q *
+    scale has 6 bits and is exact; its product by global_scale is rounded to float32. The result is (..., K);
+    the rest is as in `portable.dequantize_fp8`.
+    """
+    name = "dequantize_nvfp4"
+    if check_tensor(name, "q", q).dtype != FP4:
+        raise DtypeError(name, "q", q.dtype, str(FP4))
+    whole = _one(name, "global_scale", global_scale).reshape(1)
+    return _nvfp4(q.view(torch.uint8), scale, whole, output_dtype=output_dtype)
 
 
 def _known(name: str, scaling: Any, known: Any) -> None:

@@ -8,7 +8,7 @@ from portable.dtypes import itemsize
 from portable.kernels._lib.minifloat import format_type
 from portable.kernels._lib.plans.elementwise_plan import element_class
 from portable.kernels._lib.plans.row_class import MAX_GRID, pointer, stride_arguments
-from portable.kernels.dequantize_fp8.reference import GROUP, MX_GROUP
+from portable.kernels.dequantize_fp8.reference import FP4, GROUP, MX_GROUP, NV_GROUP
 from portable.layout import Rows, ceil_div, rows
 from portable.plan import Call, Launch, Plan, Rejected, Scalar
 
@@ -37,9 +37,23 @@ def mx(call: Call) -> Plan | Rejected:
     return _plan(call, MX_GROUP, 1)
 
 
-def _plan(call: Call, group: int, side: int) -> Plan | Rejected:
-    """One launch, with a scale per `group` columns, or per row where that is 0, of `side` rows."""
+def mxfp4(call: Call) -> Plan | Rejected:
+    """y from two codes in a byte, by a power of two per 32 columns."""
+    return _plan(call, MX_GROUP, 1, FP4)
+
+
+def nvfp4(call: Call) -> Plan | Rejected:
+    """y from two codes in a byte, by a scale per 16 columns and one of all of q."""
+    return _plan(call, NV_GROUP, 1, FP4)
+
+
+def _plan(call: Call, group: int, side: int, packed: str | None = None) -> Plan | Rejected:
+    """One launch, with a scale per `group` columns, or per row where that is 0, of `side` rows. With
+    `packed`, the format of its codes, q is bytes of two of them, and lengths and strides count codes."""
     views = {name: rows(call[name]) for name in ("q", "y")}
+    if packed is not None:
+        of_bytes = views["q"]
+        views["q"] = Rows(of_bytes.count, 2 * of_bytes.length, 2 * of_bytes.stride)
     first = views["q"]
     dense = all(view.stride == view.length for view in views.values())
     if group and side == 1 and dense and first.length % group == 0:  # one long row
@@ -62,11 +76,15 @@ def _plan(call: Call, group: int, side: int) -> Plan | Rejected:
         ("height", Scalar("i64", max(height, 1))),
         ("down", Scalar("i64", ceil_div(height, side))),
     )
+    if call.has("global_scale"):
+        args = (*args, pointer(call, "global_scale"))
     defines: tuple[tuple[str, int | str], ...] = (
         ("S", "uint8_t" if itemsize(call["scale"].dtype) == 1 else "float"),
         ("GROUP", group),
         ("SIDE", side),
     )
     if call["q"].dtype != "int8":
-        defines = (*defines, ("FORMAT", format_type(call["q"].dtype)))
+        defines = (*defines, ("FORMAT", format_type(packed or call["q"].dtype)))
+    if call.has("global_scale"):
+        defines = (*defines, ("SCALE_FORMAT", format_type(call["scale"].dtype)), ("HAS_GLOBAL", 1))
     return Plan((Launch(kind.kernel(_SOURCE, "dequantize", defines), (grid, 1, 1), args),))

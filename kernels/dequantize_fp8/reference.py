@@ -11,7 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-GROUP, MX_GROUP = 128, 32
+from portable.kernels._lib import minifloat
+
+GROUP, MX_GROUP, NV_GROUP = 128, 32, 16
+FP4 = "float4_e2m1fn_x2"
 LEAST, MOST = -128, 127
 """The ends of int8."""
 
@@ -35,6 +38,18 @@ def tiles(q: Tensor, scale: Tensor, types: Mapping[str, str]) -> Tensor:
 def mx(q: Tensor, scale: Tensor, types: Mapping[str, str]) -> Tensor:
     """y by a power of two per 32 neighbours."""
     return _scaled(q, _across(scale, MX_GROUP, q.shape[-1]), types)
+
+
+def mxfp4(q: Tensor, scale: Tensor, types: Mapping[str, str]) -> Tensor:
+    """y from two codes in a byte, by a power of two per 32 neighbours."""
+    return mx(minifloat.decode(minifloat.unpack(q), FP4), scale, types)
+
+
+def nvfp4(q: Tensor, scale: Tensor, global_scale: Tensor, types: Mapping[str, str]) -> Tensor:
+    """y from two codes in a byte, by a scale per 16 neighbours, exactly, and one of all of q."""
+    found = minifloat.decode(minifloat.unpack(q), FP4)
+    exact = found * _across(scale.double(), NV_GROUP, found.shape[-1])
+    return _scaled(exact, global_scale, types)
 
 
 def int8(q: Tensor, scale: Tensor, zero_point: Tensor | None, types: Mapping[str, str]) -> Tensor:

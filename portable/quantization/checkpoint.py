@@ -1,4 +1,4 @@
-"""`load_int4_`: a checkpoint of GPTQ, AWQ or compressed-tensors into a model's linears."""
+"""`load_int4_`: a checkpoint of GPTQ, AWQ, compressed-tensors, tinygemm or Marlin into a model's linears."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ TENSORS: Mapping[str, Mapping[str, str]] = {
         "zero_point": "weight_zero_point",
         "g_idx": "weight_g_idx",
     },
+    "tinygemm": {"weight": "weight", "scale": "scales_and_zeros"},
+    "marlin": {"weight": "B", "scale": "s"},
 }
 """Of each format, what `unpack_int4` takes and the names that a checkpoint has for it below a linear's."""
-_BESIDE = ("weight_shape",)  # of compressed-tensors; the model's says the same
+_BESIDE = ("weight_shape", "workspace")
+"""compressed-tensors', of which the model's says the same; Marlin's scratch."""
 
 
 def load_int4_(
@@ -42,9 +45,11 @@ def load_int4_(
     model: with nn.Linears of the checkpoint's names, as AutoModelForCausalLM.from_config makes it, in
     bfloat16, float16 or float32; the products have the dtype of what goes in. checkpoint: a folder with
     config.json and *.safetensors (the package safetensors must be installed), or tensors by name.
-    format: "gptq", "gptq_v2", "awq" or "compressed-tensors" (pack-quantized), as `unpack_int4` has them; None
-    is what config.json says, and tensors by name need one. Groups whose columns are not neighbours (GPTQ's
-    desc_act, compressed-tensors' actorder) are taken: a linear then sorts its input's columns.
+    format: "gptq", "gptq_v2", "awq", "compressed-tensors" (pack-quantized), "tinygemm" (weight and
+    scales_and_zeros, gpt-fast's names) or "marlin" (B and s, AutoGPTQ's), as `unpack_int4` has them; None is
+    what config.json says, which is never "tinygemm", and tensors by name need one. Groups whose columns are
+    not neighbours (GPTQ's desc_act, compressed-tensors' actorder) are taken: a linear then sorts its input's
+    columns.
 
     Scales of another dtype than the model's are kept in float32. Nothing is changed before all is checked,
     but for tensors that are not quantised. Raises ParameterError, ShapeError, DtypeError, or ArgumentError
@@ -60,7 +65,8 @@ def load_int4_(
     made: dict[str, dict[str, Tensor]] = {}
     linears = {name: each for name, each in model.named_modules() if type(each) is nn.Linear}
     for name, linear in linears.items():
-        if f"{name}.{TENSORS[format]['weight']}" in tensors:
+        found = tensors.get(f"{name}.{TENSORS[format]['weight']}")
+        if found is not None and not found.is_floating_point():  # a plain weight has tinygemm's name
             made[name] = _buffers(name, linear, tensors, format)
     if not made:
         found = f"{len(tensors)} tensors, and {len(linears)} nn.Linears of other names"
@@ -106,7 +112,8 @@ def _format_of(said: Mapping[str, Any]) -> str:
 
     if method == "gptq":
         expect("bits", said.get("bits"), 4)
-        return expect("checkpoint_format", said.get("checkpoint_format", "gptq"), "gptq", "gptq_v2")
+        stored = "marlin" if said.get("is_marlin_format") else said.get("checkpoint_format", "gptq")
+        return expect("checkpoint_format", stored, "gptq", "gptq_v2", "marlin")
     if method == "awq":
         expect("bits", said.get("bits", said.get("w_bit")), 4)
         expect("version", str(said.get("version", "gemm")).lower(), "gemm")
@@ -149,14 +156,17 @@ def _load_others(
 ) -> None:
     """What is not quantised. ArgumentError for a tensor that no module takes, and for one that is missing."""
     own = model.state_dict(keep_vars=True)  # tied ones by each of their names
+    others: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         owner, _, part = name.rpartition(".")
-        if name in own or (owner in made and part in parts):
+        if owner in made and part in parts:
+            continue
+        if name in own:
+            others[name] = tensor
             continue
         if owner in made and part == "bias" and not tensor.any():  # AutoGPTQ's, of a linear that has none
             continue
         raise ArgumentError(_NAME, name, "in the checkpoint", "a parameter or buffer of the model")
-    others = {name: each for name, each in tensors.items() if name in own}
     loaded = {id(own[name]) for name in others} | {id(own[f"{name}.weight"]) for name in made}
     for name, each in own.items():
         if id(each) not in loaded:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 import portable
-from portable import dequantize_fp8, dequantize_int8, dequantize_mx, errors
+from portable import dequantize_fp8, dequantize_int8, dequantize_mx, dequantize_nvfp4, errors
 from portable.conformance.cases.case import make_shape, params_of
 from portable.conformance.execute import runner
 from portable.conformance.perf import baselines, bench
@@ -17,7 +18,11 @@ from portable.spec import registry
 
 TO = (torch.bfloat16, torch.float16, torch.float32)
 SCALINGS = ("tensor", "row", "1x128", "128x128")
-OPS = ("dequantize_fp8", "dequantize_fp8_1x128", "dequantize_fp8_128x128", "dequantize_mx", "dequantize_int8")
+OPS = (
+    *("dequantize_fp8", "dequantize_fp8_1x128", "dequantize_fp8_128x128", "dequantize_int8"),
+    *("dequantize_mx", "dequantize_mxfp4", "dequantize_nvfp4"),
+)
+FP4 = torch.float4_e2m1fn_x2
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -72,6 +77,34 @@ def test_it_undoes_quantize_mx(dtype):
     assert ((y - x).abs()[there] <= (step * x.abs().clamp(min=2.0**-12))[there]).all()
 
 
+def test_it_undoes_quantize_mx_to_4_bits():
+    x = drawn(5, 300)
+    x[1, 40] = torch.nan
+    q, scale = portable.quantize_mx(x, dtype=FP4, rounding="ceil")
+    y = dequantize_mx(q, scale, output_dtype=torch.float32)
+    assert y.shape == x.shape and y[1, 32:64].isnan().all() and y.isnan().sum() == 32
+    amax = (
+        torch.nn.functional.pad(x, (0, 20)).view(5, 10, 32).abs().amax(-1).repeat_interleave(32, 1)[:, :300]
+    )
+    there = ~y.isnan()
+    assert ((y - x).abs()[there] <= 0.25001 * amax[there]).all()
+
+
+def test_it_undoes_quantize_nvfp4():
+    """To half a step of e2m1fn, at most 1 of 6, and the rounding of the scale."""
+    x = drawn(5, 300)
+    q, scale, whole = portable.quantize_nvfp4(x)
+    y = dequantize_nvfp4(q, scale, whole, output_dtype=torch.float32)
+    amax = torch.nn.functional.pad(x, (0, 4)).view(5, 19, 16).abs().amax(-1).repeat_interleave(16, 1)[:, :300]
+    assert y.shape == x.shape and ((y - x).abs() <= (1 / 6 + 2.0**-4) * amax).all()
+    table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    codes = q.view(torch.uint8)
+    code = torch.stack((codes & 15, codes >> 4), -1).flatten(1).int()
+    exact = table[code].double() * scale.double().repeat_interleave(16, 1)[:, :300]
+    assert torch.equal(y, (exact * whole.double()).float())
+    assert torch.equal(dequantize_nvfp4(q, scale, whole.reshape(1, 1)), y.bfloat16())
+
+
 def test_the_product_is_rounded_to_float32_first():
     """1.125 * scale is above a midpoint of bfloat16 by less than float32 sees: the even neighbour, below."""
     middle = 1 + 2.0**-8
@@ -106,10 +139,14 @@ def test_kernels_give_the_bits_of_torch(emulate, arch, implementation):
             )
         q, scale = portable.quantize_mx(x, dtype=torch.float8_e5m2)
         made.append((dequantize_mx, (q, scale), dequantize_mx(q, scale, output_dtype=dtype)))
+        packed = portable.quantize_mx(x, dtype=FP4)
+        made.append((dequantize_mx, packed, dequantize_mx(*packed, output_dtype=dtype)))
+        whole = portable.quantize_nvfp4(x)
+        made.append((dequantize_nvfp4, whole, dequantize_nvfp4(*whole, output_dtype=dtype)))
         given = portable.quantize_int8(x, symmetric=False)
         made.append((dequantize_int8, given, dequantize_int8(*given, output_dtype=dtype)))
     emulate(arch)
-    pins: dict[str, str] = dict.fromkeys(OPS, implementation)
+    pins: dict[str, Any] = dict.fromkeys(OPS, implementation)
     with portable.using(**pins):
         for function, given, wanted in made:
             got = function(*given, output_dtype=wanted.dtype)
@@ -118,6 +155,7 @@ def test_kernels_give_the_bits_of_torch(emulate, arch, implementation):
 
 Q, S = torch.ones(2, 130).to(torch.float8_e4m3fn), torch.ones(2, 1)
 OF_8_BITS = torch.ones(2, 130, dtype=torch.int8)
+NIBBLES = torch.ones(2, 130, dtype=torch.uint8).view(FP4)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +174,12 @@ OF_8_BITS = torch.ones(2, 130, dtype=torch.int8)
         (lambda: dequantize_int8(OF_8_BITS, S, scaling="1x128"), errors.ParameterError, "'tensor', 'row'"),
         (lambda: dequantize_int8(OF_8_BITS, S, scaling="tensor"), errors.ShapeError, "one element"),
         (lambda: dequantize_mx(Q, S), errors.DtypeError, "scale"),
+        (lambda: dequantize_mx(NIBBLES, S), errors.DtypeError, "scale"),
+        (lambda: dequantize_mx([1.0], S), errors.NotATensorError, "q"),
+        (lambda: dequantize_nvfp4(Q, S, S[:1]), errors.DtypeError, "float4_e2m1fn_x2"),
+        (lambda: dequantize_nvfp4(NIBBLES, S, S[:1]), errors.DtypeError, "scale"),
+        (lambda: dequantize_nvfp4(NIBBLES, S.to(Q.dtype), S), errors.ShapeError, "global_scale.*one element"),
+        (lambda: dequantize_nvfp4(NIBBLES, S.to(Q.dtype), S[0]), errors.ShapeError, "scale"),
     ],
 )
 def test_wrong_calls(wrong, error, words):
@@ -171,7 +215,7 @@ def test_torch_compile_takes_it_whole():
 def test_torch_s_way_is_near_enough_to_be_timed_beside_it(op):
     spec = registry.spec(op)
     case = bench.bench_cases(spec)[0]
-    axes = {"K": 200} | ({"M": 140} if "128x128" in op else {})
+    axes = {"H" if "fp4" in op else "K": 200} | ({"M": 140} if "128x128" in op else {})
     leading = {name: (3,) for name, field in spec.inputs.items() if field.leading}
     case = replace(case, shape=make_shape(spec, axes, leading, dict(case.shape.params)))
     tensors, params = bench.made(case, spec, torch.device("cpu"), 0), params_of(spec, case)

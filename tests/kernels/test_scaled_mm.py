@@ -13,8 +13,8 @@ from portable import errors
 from portable.kernels._lib import minifloat
 from portable.kernels.scaled_mm import reference, triton_impl
 from portable.kernels.scaled_mm.gfx import plan as gfx_plan
-from portable.kernels.scaled_mm.sm90 import wgmma_plan
-from portable.plan import Call, Device, TensorInfo
+from portable.kernels.scaled_mm.sm90 import wgmma_plan, widened_plan
+from portable.plan import Call, Device, Rejected, TensorInfo
 from portable.spec import registry
 from tests.kernels.plan_parts import constants, launch_of
 
@@ -264,6 +264,93 @@ def test_a_sum_is_promoted_at_least_every_128_products_but_for_fast_accumulation
         assert constants(planned("sm_90a", BLOCK_K=block_k))["PROMOTE"] == block_k
     assert constants(planned("sm_90a", fast=True))["PROMOTE"] is None
     assert constants(planned("sm_90a", blocked=True))["BLOCKED"]
+
+
+def mx_launch(sizes=(512, 512, 1024), scale_step=None, b_steps=None, alignment=16):
+    m, n, k = sizes
+    groups = -(-k // 32)
+    tensors = {
+        "mat_a": TensorInfo((m, k), (k, 1), "float8_e4m3fn"),
+        "mat_b": TensorInfo((k, n), b_steps or (1, k), "float8_e4m3fn"),
+        "c": TensorInfo((m, n), (n, 1), "bfloat16"),
+        "bias": None,
+        "scale_a": TensorInfo((m, groups), (scale_step or groups, 1), "float8_e8m0fnu", alignment),
+        "scale_b": TensorInfo((n, groups), (groups, 1), "float8_e8m0fnu"),
+    }
+    params = {"output_dtype": "bfloat16", "use_fast_accum": True}
+    call = Call(tensors, params, {"M": m, "N": n, "K": k}, DEVICES["sm_90a"], {})
+    found = wgmma_plan.mx(call)
+    return found if isinstance(found, Rejected) else launch_of(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, 1),
+        ({"sizes": (512, 512, 1056)}, 0),  # 33 groups
+        ({"scale_step": 33}, 0),
+        ({"scale_step": 36}, 1),
+        ({"alignment": 2}, 0),
+    ],
+)
+def test_wgmma_reads_mx_s_scales_by_words_where_four_are_one(change, words):
+    launch = mx_launch(**change)
+    assert not isinstance(launch, Rejected)
+    defines, args = dict(launch.kernel.defines), dict(launch.args)
+    assert (defines["MX_SCALES"], defines["MX_WORDS"], defines["FAST_ACCUM"]) == (1, words, 0)
+    groups = -(-change.get("sizes", (0, 0, 1024))[2] // 32)
+    steps = [args[f"scale_{name}"].value for name in ("a_row", "a_k", "b_col", "b_k")]
+    assert steps == [change.get("scale_step", groups), 1, groups, 1]
+
+
+def widened(each=1, sizes=(1024, 512, 1024), b_steps=None, scale_step=None):
+    m, n, k = sizes
+    stored, groups = k // each, -(-k // 32)
+    kind = "float8_e4m3fn" if each == 1 else "uint8"
+    tensors = {
+        "mat_a": TensorInfo((m, stored), (stored, 1), kind),
+        "mat_b": TensorInfo((stored, n), b_steps or (1, stored), kind),
+        "c": TensorInfo((m, n), (n, 1), "bfloat16"),
+        "bias": None,
+        "scale_a": TensorInfo((m, groups), (scale_step or groups, 1), "float8_e8m0fnu"),
+        "scale_b": TensorInfo((n, groups), (groups, 1), "float8_e8m0fnu"),
+    }
+    call = Call(tensors, {"output_dtype": "bfloat16"}, {}, DEVICES["sm_90a"], {})
+    return (widened_plan.mx if each == 1 else widened_plan.mxfp4)(call)
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_many_rows_of_mx_are_multiplied_in_bfloat16(each):
+    plan = widened(each)
+    assert not isinstance(plan, Rejected)
+    first, second, product = plan.launches
+    for launch, name in ((first, "a"), (second, "b")):
+        args = dict(launch.args)
+        found = [getattr(args[key], "tensor", None) for key in ("q", "scale", "y")]
+        assert found == [f"mat_{name}", f"scale_{name}", f"wide_mat_{name}"]
+    assert [space.shape for space in plan.workspaces] == [(1024, 1024), (512, 1024)]
+    assert {space.dtype for space in plan.workspaces} == {"bfloat16"}
+    maps = {getattr(dict(product.args)[f"map_{name}"], "tensor", None) for name in "ab"}
+    assert maps == {"wide_mat_a", "wide_mat_b"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sizes": (128, 512, 1024)}, "M = 128"),
+        ({"b_steps": (512, 1)}, "mat_b does not lie along K"),
+        ({"sizes": (1024, 512, 1028)}, "multiple of 8"),
+        ({"scale_step": 36}, "scale_a is not contiguous"),
+    ],
+)
+def test_mx_in_bfloat16_leaves_the_rest_to_others(change, says):
+    refused = widened(**change)
+    assert isinstance(refused, Rejected) and says in refused.reason
+
+
+def test_wgmma_leaves_a_row_major_b_of_mx_to_others():
+    refused = mx_launch(b_steps=(512, 1))
+    assert isinstance(refused, Rejected) and "lie along" in refused.reason
 
 
 TMA: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 128, "num_warps": 4, "num_stages": 3}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import pytest
@@ -149,6 +150,41 @@ def test_a_folder_says_its_format(format, tmp_path):
     assert ((model.up(x).double() - y).abs() <= bound).all()
 
 
+TILED = {
+    "tinygemm": None,
+    "marlin": {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
+    "is_marlin_format": {"quant_method": "gptq", "bits": 4, "is_marlin_format": True},
+}
+"""What config.json says of weights in tiles of the tensor cores, where it does."""
+
+
+@pytest.mark.parametrize("case", TILED)
+def test_weights_in_tiles_of_the_tensor_cores(case, tmp_path):
+    format = "tinygemm" if case == "tinygemm" else "marlin"
+    down = nn.Linear(64, K, bias=False)
+    model = nn.Sequential(OrderedDict(up=nn.Linear(K, 64), down=down)).bfloat16()
+    generator = torch.Generator().manual_seed(1)
+    code = torch.randint(16, (64, K), generator=generator)
+    scale = (torch.rand(64, K // GROUP, generator=generator) * 0.02 + 0.01).bfloat16()
+    weight = (code[:, 0::2] | code[:, 1::2] << 4).byte()
+    sizes = {"inner_k_tiles": 4} if format == "tinygemm" else {}
+    parts = portable.pack_int4(format, weight, scale, **sizes)
+    names = TENSORS[format].values()
+    tensors = {f"up.{name}": each for name, each in zip(names, parts, strict=False)}
+    tensors |= {"up.bias": torch.ones(64).bfloat16(), "down.weight": down.weight.detach().clone()}
+    if TILED[case] is None:
+        load_int4_(model, tensors, format)
+    else:
+        save_file(tensors | {"up.workspace": torch.zeros(8)}, tmp_path / "model.safetensors")
+        (tmp_path / "config.json").write_text(json.dumps({"quantization_config": TILED[case]}))
+        load_int4_(model, tmp_path)
+    x = torch.randn(5, K).bfloat16()
+    w = (code - 8) * scale.double().repeat_interleave(GROUP, 1)
+    y = x.double() @ w.T + 1
+    assert type(model[0]) is QuantizedLinear and type(model[1]) is nn.Linear
+    torch.testing.assert_close(model[0](x).double(), y, rtol=0.01, atol=0.01)
+
+
 def test_a_bias_of_zeros_that_the_model_lacks_is_left_out():
     model = Tiny()
     model.up.register_parameter("bias", None)
@@ -175,7 +211,7 @@ def changed(**others):
     ("said", "tensors", "format"),
     [
         ("'format' is None", changed(), None),
-        ("'format' is 'marlin'", changed(), "marlin"),
+        ("'format' is 'hqq'", changed(), "hqq"),
         ("up.scales", changed(up__scales=None), "gptq"),
         ("down.weight", changed(down__weight=None), "gptq"),
         ("extra.weight", changed(extra__weight=torch.zeros(1)), "gptq"),
@@ -198,7 +234,7 @@ def test_what_does_not_fit_is_a_sentence_and_changes_nothing(said, tensors, form
     [
         ("'quantization_config.bits' is 3", CONFIGS["gptq"] | {"bits": 3}),
         ("'quantization_config.version' is 'gemv'", CONFIGS["awq"] | {"version": "gemv"}),
-        ("config.checkpoint_format' is 'marlin'", CONFIGS["gptq"] | {"checkpoint_format": "marlin"}),
+        ("config.checkpoint_format' is 'bitblas'", CONFIGS["gptq"] | {"checkpoint_format": "bitblas"}),
         ("config.format' is 'float-quant", CONFIGS["compressed-tensors"] | {"format": "float-quantized"}),
         ("'quantization_config.quant_method' is None", {}),
     ],

@@ -16,8 +16,8 @@
 // Defines: A_ELEMENT, B_ELEMENT (e4m3, e5m2); OUTPUT (bf16, f16, f32); CONSUMER_WARPGROUPS (1, 2), TILE_N (multiples of
 // 64), STAGES, SUM_BUFFERS (1, 2), GROUP_M; BOX_ROWS (of a that are loaded: less than a tile's where a has no more);
 // BLOCK_SCALES (a scale for each row and 128 k of a and for each 128 k and 128 columns of b; else for each row and
-// column), A_SCALES_BULK, FAST_ACCUM (not with BLOCK_SCALES), HAS_BIAS; C_TMA: TMA stores c, of 16 bits with 16-byte
-// aligned rows; WIDE_OUTPUT (c is float32 or int32); C_CONTIGUOUS (c's rows are); INTEGER (the elements are int8; with
+// column; with MX_SCALES mx_scales.h's), A_SCALES_BULK, FAST_ACCUM (not with BLOCK_SCALES), HAS_BIAS; C_TMA: TMA stores c, of
+// 16 bits with 16-byte aligned rows; WIDE_OUTPUT (c is float32 or int32); C_CONTIGUOUS (c's rows are); INTEGER (the elements are int8; with
 // FAST_ACCUM), SCALED (0: c is the int32 sums, without scales and bias), HAS_ZERO_POINT (a less an int8 product's zero point
 // of each row: the sums begin with its part, from the sums of b's columns).
 #define C_COL_MAJOR 0
@@ -44,7 +44,12 @@ template <int N> using Products = WgmmaInt8<N>;
 using Sum = float;
 template <int N> using Products = WgmmaFp8<N>;
 #endif
-constexpr bool LINE_SCALES = SCALED && !BLOCK_SCALES;   // of rows and columns
+constexpr bool LINE_SCALES = SCALED && !BLOCK_SCALES && !MX_SCALES;   // of rows and columns
+#if MX_SCALES
+using Scale = uint8_t;
+#else
+using Scale = float;
+#endif
 
 constexpr int TILE_K = 128;  // one 128-byte row
 constexpr int CONSUMERS = CONSUMER_WARPGROUPS;
@@ -57,10 +62,11 @@ constexpr int C_BYTES = WIDE_OUTPUT ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES;
 constexpr int SUMS = TILE_N / 2;  // a thread's accumulators
 constexpr int BLOCKS = TILE_N / 64;   // of 64 columns
 // Of a stage with BLOCK_SCALES: a's scales of the tile's rows, then b's of each 64 columns.
-constexpr int SCALE_BYTES = BLOCK_SCALES ? (TILE_M + BLOCKS + 3) / 4 * 16 : 0;
+constexpr int SCALE_BYTES = MX_SCALES ? (TILE_M + TILE_N) * 16 : BLOCK_SCALES ? (TILE_M + BLOCKS + 3) / 4 * 16 : 0;
 constexpr int COLUMN_BYTES = CONSUMERS * TILE_N * 8;
 constexpr bool SCALE_WARP = BLOCK_SCALES && !A_SCALES_BULK;
-constexpr int PRODUCERS = SCALE_WARP ? 2 : 1;
+constexpr int PRODUCERS = MX_SCALES ? 3 : SCALE_WARP ? 2 : 1;
+constexpr int ARRIVALS = MX_SCALES ? 4 : 1;   // of a consumer at a stage that it has read
 constexpr int COPIES_AHEAD = 2;   // stages whose scales are on their way
 // Together no more than at the launch, 168 a thread: setmaxnreg would wait for ever.
 constexpr int PRODUCER_REGISTERS = BLOCK_SCALES ? 56 : 40, CONSUMER_REGISTERS = BLOCK_SCALES ? 224 : 232;
@@ -83,7 +89,7 @@ DEVICE float load_shared(uint32_t at) {
 
 // The scales and the elements from one to the next: along M and K of a's, along K and N of b's.
 struct Scales {
-    const float *a, *b;
+    const Scale *a, *b;
     int64_t a_row, a_k, b_k, b_col;
 };
 
@@ -124,14 +130,14 @@ DEVICE void scale_loop(TilePipeline pipe, const Scales& scales, const Sizes& s, 
     grid_dependency_wait();
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
         const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(index, s);
-        const float* rows[TILE_M / 32];
+        const Scale* rows[TILE_M / 32];
 #pragma unroll
         for (int i = 0; i < TILE_M / 32; ++i) {
             const int row = tile.row + i * 32 + lane;
             rows[i] = scales.a + (row < s.m ? row : s.m - 1) * scales.a_row;
         }
         const int col = tile.col + lane * 64;
-        const float* columns = scales.b + (col < s.n ? col : s.n - 1) / 128 * scales.b_col;
+        const Scale* columns = scales.b + (col < s.n ? col : s.n - 1) / 128 * scales.b_col;
         for (int step = 0; step < steps; ++step) {
             pipe.wait_empty();
             const uint32_t to = pipe.scales() + lane * 4;
@@ -154,7 +160,7 @@ DEVICE void scale_loop(TilePipeline pipe, const Scales& scales, const Sizes& s, 
 
 // Where the scales of 128 k lie beside a stage: b's of each 64 columns.
 struct ColumnScales {
-    const float* at[BLOCKS];
+    const Scale* at[BLOCKS];
     int64_t step;
 
     DEVICE ColumnScales(const Scales& scales, int col, const Sizes& s) : step(scales.b_k) {
@@ -220,6 +226,9 @@ DEVICE void promote(float (&acc)[SUMS], float (&sums)[SUMS], const StepScales& s
     }
 }
 
+#if MX_SCALES
+#include "scaled_mm/sm90/mx_scales.h"
+#else
 // The main loop of one tile.
 DEVICE void multiply_tile(TilePipeline& pipe, Sum (&acc)[SUMS], ColumnScales columns, int consumer, int steps) {
 #if FAST_ACCUM
@@ -286,6 +295,7 @@ DEVICE void multiply_tile(TilePipeline& pipe, Sum (&acc)[SUMS], ColumnScales col
 #endif
 #endif
 }
+#endif
 
 // The scales and biases of a tile's columns: read when its products begin, and shared when they have ended.
 struct Columns {
@@ -329,7 +339,7 @@ struct ColumnPair {
         const float scaled = __fmul_rn(__fmul_rn(static_cast<float>(static_cast<int>(sum)), row_scale), scale[which]);
         return HAS_BIAS ? __fadd_rn(scaled, bias[which]) : scaled;
 #else
-        if (!BLOCK_SCALES) sum = sum * row_scale * scale[which];
+        if (LINE_SCALES) sum = sum * row_scale * scale[which];
         return HAS_BIAS ? sum + bias[which] : sum;
 #endif
     }
@@ -406,7 +416,11 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t columns,
         }
         Sum acc[SUMS];
         if (HAS_ZERO_POINT) points.begin(acc, row, tile.col + lane % 4 * 2, s);
+#if MX_SCALES
+        multiply_tile(pipe, acc, consumer, (s.k + 31) / 32);
+#else
         multiply_tile(pipe, acc, ColumnScales(scales, tile.col, s), consumer, steps);
+#endif
         if (LINE_SCALES || HAS_BIAS) own.share(own_columns, consumer);
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
@@ -442,7 +456,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void scaled_mm_wgmma(
 #if C_TMA
     const __grid_constant__ TensorMap map_c,
 #endif
-    const float* scale_a, const float* scale_b, const T* bias, T* c, int m, int n, int k, int tiles, int64_t c_row,
+    const Scale* scale_a, const Scale* scale_b, const T* bias, T* c, int m, int n, int k, int tiles, int64_t c_row,
     int64_t c_col, int64_t scale_a_row, int64_t scale_a_k, int64_t scale_b_k, int64_t scale_b_col
 #if HAS_ZERO_POINT
     ,
@@ -469,7 +483,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void scaled_mm_wgmma(
 #endif
     if (is_producer) {
         launch_dependents();
-        pipe.init(CONSUMERS, PRODUCERS);
+        pipe.init(CONSUMERS * ARRIVALS, PRODUCERS);
         mbarrier_init_fence();
         fence_proxy_async();
     } else if (thread_x() == 0) {
@@ -482,7 +496,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void scaled_mm_wgmma(
     if (thread_x() >= CONSUMERS * 128) {
         if (CONSUMERS > 1) setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (is_producer) producer_loop(pipe, &map_a, &map_b, scales, s, tiles);
+#if MX_SCALES
+        else if (thread_x() / 32 == CONSUMERS * 4 + 1)
+            mx_scale_loop<TILE_M, true>(pipe, scale_a, scale_a_row, scale_a_k, s, tiles);
+        else if (thread_x() / 32 == CONSUMERS * 4 + 2)
+            mx_scale_loop<TILE_N, false>(pipe, scale_b, scale_b_col, scale_b_k, s, tiles);
+#else
         else if (SCALE_WARP && thread_x() / 32 == CONSUMERS * 4 + 1) scale_loop(pipe, scales, s, tiles);
+#endif
     } else {
         if (CONSUMERS > 1) setmaxnreg_inc<CONSUMER_REGISTERS>();
         consumer_loop(pipe, buffers, columns, to_c, c, bias, scales, points, s, tiles);

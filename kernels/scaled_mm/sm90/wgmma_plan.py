@@ -30,6 +30,7 @@ _SHARED = 232448  # bytes of a block, at most
 _C_BUFFERS = 16384  # of each consumer: c on its way
 # Clocks of a multiprocessor: bytes of shared memory that arrive, and products, in one.
 _BYTES, _PRODUCTS = 60, 4096
+_MX_PRODUCTS = 1700  # with two instructions a sum for each 32 of k
 _EPILOGUE = 2500  # clocks of a tile of 128 x 128, beyond its products
 
 
@@ -45,32 +46,35 @@ class _Tile:
     def m(self) -> int:
         return self.consumers * 64
 
-    def _stage(self, block: bool) -> int:
+    def _stage(self, block: bool, mx: bool) -> int:
         """Bytes of a stage: 128 k of both operands, two barriers, scales."""
-        return (self.m + self.n) * 128 + 16 + (ceil(self.m + self.n // 64, 4) * 16 if block else 0)
+        scales = (self.m + self.n) * 16 if mx else ceil(self.m + self.n // 64, 4) * 16 if block else 0
+        return (self.m + self.n) * 128 + 16 + scales
 
     @property
     def _rest(self) -> int:
         """Bytes of c's buffers and of the columns' scales and biases; a base of 1024 bytes."""
         return 1024 + self.consumers * (_C_BUFFERS + self.n * 8)
 
-    def stages(self, block: bool) -> int:
-        return min((_SHARED - self._rest) // self._stage(block), 12)
+    def stages(self, block: bool, mx: bool) -> int:
+        return min((_SHARED - self._rest) // self._stage(block, mx), 12)
 
-    def shared(self, block: bool) -> int:
-        return self._rest + self.stages(block) * self._stage(block)
+    def shared(self, block: bool, mx: bool) -> int:
+        return self._rest + self.stages(block, mx) * self._stage(block, mx)
 
-    def cost(self, m: int, n: int, k: int, device: Device) -> float:
+    def cost(self, m: int, n: int, k: int, device: Device, mx: bool) -> float:
         """Clocks of the waves of a product."""
         waves = ceil(ceil(m, self.m) * ceil(n, self.n), device.multiprocessors)
         loaded = (min(ceil(m, 8) * 8, self.m) + self.n) * 128
-        step = max(loaded / _BYTES, self.m * self.n * 128 / _PRODUCTS)
+        step = max(loaded / _BYTES, self.m * self.n * 128 / (_MX_PRODUCTS if mx else _PRODUCTS))
         return waves * (ceil(k, 128) * step + _EPILOGUE * self.m * self.n / 16384)
 
 
-def _tiles(fast: bool, block: bool) -> list[_Tile]:
-    """Those whose accumulators, and the sums of 128 k beside them, fit a thread's registers."""
+def _tiles(fast: bool, mx: bool) -> list[_Tile]:
+    """Those whose accumulators, and the sums of 128 or 32 k beside them, fit a thread's registers."""
     found = [_Tile(2, 128, 2), _Tile(2, 64, 2), _Tile(1, 128, 2), _Tile(1, 64, 2)]
+    if mx:
+        return found
     return found + [_Tile(2, 192, 1)] + ([_Tile(2, 256, 1)] if fast else [])
 
 
@@ -84,8 +88,13 @@ def blocks(call: Call) -> Plan | Rejected:
     return _plan(call, blocked=True)
 
 
-def _plan(call: Call, blocked: bool) -> Plan | Rejected:
-    problem = from_call(call, blocked)
+def mx(call: Call) -> Plan | Rejected:
+    """scaled_mm_mx: a power of two for 32 k of each row of a and of each column of b."""
+    return _plan(call, blocked=False, mx=True)
+
+
+def _plan(call: Call, blocked: bool, mx: bool = False) -> Plan | Rejected:
+    problem = from_call(call, blocked, mx)
     defines = (
         ("INTEGER", 0),
         ("A_ELEMENT", _ELEMENTS[problem.product.a.dtype]),
@@ -94,8 +103,10 @@ def _plan(call: Call, blocked: bool) -> Plan | Rejected:
         ("A_SCALES_BULK", int(blocked and _bulk(call["scale_a"]))),
         ("SCALED", 1),
         ("HAS_ZERO_POINT", 0),
+        *((("MX_WORDS", int(_words(call["scale_a"]) and _words(call["scale_b"]))),) if mx else ()),
     )
-    return one_launch(problem.product, call, defines, blocked, problem.fast and not blocked)
+    fast = problem.fast and not blocked and not mx
+    return one_launch(problem.product, call, defines, blocked, fast, mx=mx)
 
 
 def one_launch(
@@ -105,6 +116,7 @@ def one_launch(
     block: bool = False,
     fast: bool = True,
     more: tuple[tuple[str, Argument], ...] = (),
+    mx: bool = False,
 ) -> Plan | Rejected:
     """Of operands in 8 bits. `defines` say what they are and what follows the sums, which are the matrix
     unit's to their end where `fast`; `more` are the kernel's last arguments."""
@@ -114,7 +126,7 @@ def one_launch(
         return Rejected(f"M, N and K must be at most {MAX_EXTENT}")
     if (reason := _unfit(product)) is not None:
         return reason
-    tile = _chosen(call, m, n, k, block, fast)
+    tile = _chosen(call, m, n, k, fast, mx)
     if isinstance(tile, Rejected):
         return tile
     box = min(ceil(m, 8) * 8, tile.m)  # rows outside a take TMA longer than those inside
@@ -130,16 +142,17 @@ def one_launch(
             ("WIDE_OUTPUT", int(wide)),
             ("CONSUMER_WARPGROUPS", tile.consumers),
             ("TILE_N", tile.n),
-            ("STAGES", tile.stages(block)),
+            ("STAGES", tile.stages(block, mx)),
             ("SUM_BUFFERS", tile.sum_buffers),
             ("BOX_ROWS", box),
             ("GROUP_M", GROUP_M),
             ("FAST_ACCUM", int(fast)),
+            ("MX_SCALES", int(mx)),
             ("HAS_BIAS", int(call.has("bias"))),
             ("C_TMA", int(by_tma)),
             ("C_CONTIGUOUS", 1),
         ),
-        shared=tile.shared(block),
+        shared=tile.shared(block, mx),
         pdl=True,
     )
     tiles = ceil(m, tile.m) * ceil(n, tile.n)
@@ -153,11 +166,10 @@ def one_launch(
         steps = (c.strides[0] * 2,) * 3
         maps.append(("map_c", TensorMap("c", c.dtype, (n, m, 1, 1), steps, (64, 64, 1, 1))))
     integers = {"m": m, "n": n, "k": k, "tiles": tiles}
-    strides = {
-        "c_row": c.strides[0],
-        "c_col": c.strides[1],
-        **scale_strides(call),
-    }
+    of_scales = scale_strides(call)
+    if mx:  # scale_b's first index is the column
+        of_scales["scale_b_k"], of_scales["scale_b_col"] = of_scales["scale_b_col"], of_scales["scale_b_k"]
+    strides = {"c_row": c.strides[0], "c_col": c.strides[1], **of_scales}
     args: tuple[tuple[str, Argument], ...] = (
         *maps,
         *((name, pointer(call, name)) for name in ("scale_a", "scale_b", "bias")),
@@ -169,17 +181,17 @@ def one_launch(
     return Plan((Launch(kernel, (min(tiles, call.device.multiprocessors), 1, 1), args),))
 
 
-def _chosen(call: Call, m: int, n: int, k: int, block: bool, fast: bool) -> _Tile | Rejected:
+def _chosen(call: Call, m: int, n: int, k: int, fast: bool, mx: bool) -> _Tile | Rejected:
     """The tile of a config, or the one of the least cost."""
     config = call.config
     found = [
         tile
-        for tile in _tiles(fast, block)
+        for tile in _tiles(fast, mx)
         if tile.m == config.get("TILE_M", tile.m) and tile.n == config.get("TILE_N", tile.n)
     ]
     if not found:
         return Rejected("the config's tile does not fit the registers of this product")
-    return min(found, key=lambda tile: tile.cost(m, n, k, call.device))
+    return min(found, key=lambda tile: tile.cost(m, n, k, call.device, mx))
 
 
 def _unfit(product: Problem) -> Rejected | None:
@@ -188,6 +200,13 @@ def _unfit(product: Problem) -> Rejected | None:
         if operand.unit_stride != along:
             return Rejected(f"wgmma reads 8 bits along K; {operand.tensor} does not lie along it")
     return operands_unsupported(product)
+
+
+def _words(scales: TensorInfo) -> bool:
+    """Whether the four of 128 k are an aligned word, in all rows."""
+    lines, along = scales.shape
+    whole = along % 4 == 0 and (lines == 1 or scales.strides[0] % 4 == 0)
+    return scales.strides[1] == 1 and scales.alignment >= 4 and whole
 
 
 def _bulk(scales: TensorInfo) -> bool:

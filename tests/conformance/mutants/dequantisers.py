@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from portable.kernels._lib import minifloat
+
 from .registry import Edit, adder, source
 from .tools import truncated
 
 SOURCE, TRITON = "dequantize_fp8/dequantize.cu", "dequantize_fp8/triton_impl.py"
+FP4_TRITON = "dequantize_fp8/fp4_triton.py"
 rows, groups, tiles = (adder(f"dequantize_fp8{kind}") for kind in ("", "_1x128", "_128x128"))
 mx, int8 = adder("dequantize_mx"), adder("dequantize_int8")
+mxfp4, nvfp4 = adder("dequantize_mxfp4"), adder("dequantize_nvfp4")
 
 
 class Dequantiser:
@@ -55,6 +59,29 @@ class Tiles(Groups):
 
 class Mx(Dequantiser):
     length = 32
+
+
+class OfNibbles(Mx):
+    """Of two codes in a byte; with a scale of all where one is given."""
+
+    def codes(self, q):
+        return minifloat.unpack(q)
+
+    def product(self, numbers, scale):
+        return numbers * scale
+
+    def whole(self, product, global_scale):
+        return product if global_scale is None else product * global_scale.double()
+
+    def __call__(self, q, scale, global_scale=None, *, output_dtype):
+        dtype = getattr(torch, output_dtype) if isinstance(output_dtype, str) else output_dtype
+        numbers = minifloat.decode(self.codes(q), "float4_e2m1fn_x2")
+        exact = self.product(numbers, self.spread(self.scales(scale), numbers))
+        return self.rounded(self.whole(exact, global_scale).float(), dtype)
+
+
+class Nv(OfNibbles):
+    length = 16
 
 
 @rows("divided by the scale")
@@ -209,6 +236,68 @@ class _(Mx):
         return 2 * scale.double()
 
 
+@mxfp4("the halves of a byte exchanged")
+class _(OfNibbles):
+    def codes(self, q):
+        return minifloat.unpack(q << 4 | q >> 4)
+
+
+@mxfp4("groups of 16")
+class _(OfNibbles):
+    def spread(self, scale, q):
+        halves = scale.repeat_interleave(16, -1)
+        return torch.nn.functional.pad(halves, (0, q.shape[-1]), value=1.0)[..., : q.shape[-1]]
+
+
+@mxfp4("half of 1 taken for 0")
+class _(OfNibbles):
+    def product(self, numbers, scale):
+        return torch.where(numbers.abs() == 0.5, 0.0, numbers) * scale
+
+
+@mxfp4("a byte of 255 taken for Inf")
+class _(OfNibbles):
+    def scales(self, scale):
+        return torch.where(scale.view(torch.uint8) == 255, torch.inf, scale.double())
+
+
+@mxfp4("the sign of zeros lost")
+class _(OfNibbles):
+    def rounded(self, product, dtype):
+        return torch.where(product == 0, 0.0, product).to(dtype)
+
+
+@nvfp4("groups of 32")
+class _(Nv):
+    def spread(self, scale, q):
+        return scale[..., ::2].repeat_interleave(32, -1)[..., : q.shape[-1]]
+
+
+@nvfp4("the global scale forgotten")
+class _(Nv):
+    def whole(self, product, global_scale):
+        return product
+
+
+@nvfp4("divided by the global scale")
+class _(Nv):
+    def whole(self, product, global_scale):
+        return product / global_scale.double()
+
+
+@nvfp4("the scales multiplied first")
+class _(Nv):
+    def __call__(self, q, scale, global_scale, *, output_dtype):
+        joined = (scale.double() * global_scale.double()).float()
+        return super().__call__(q, joined, output_dtype=output_dtype)
+
+
+@nvfp4("scales as numbers of e5m2")
+class _(Nv):
+    def scales(self, scale):
+        return scale.view(torch.float8_e5m2).double()
+
+
 @int8("zero point forgotten")
 class _(Dequantiser):
     def numbers(self, q, zero_point):
@@ -280,4 +369,24 @@ source(
 source(
     *("dequantize_int8", "cpp", "gfx942", "codes without their sign"),
     Edit(SOURCE, "held[i / 4] ^ 0x80808080u", "held[i / 4]"),
+)
+source(
+    *("dequantize_mxfp4", "cpp", "gfx942", "an element's other half where it is alone"),
+    Edit(SOURCE, ">> (4 * (at & 1)) & 15u", ">> (4 - 4 * (at & 1)) & 15u"),
+)
+source(
+    *("dequantize_mxfp4", "triton", "gfx942", "the last byte not written"),
+    Edit(FP4_TRITON, "< 2 * divisible(length, UNIT)", "< 2 * (divisible(length, UNIT) - 1)"),
+)
+source(
+    *("dequantize_nvfp4", "cpp", "gfx942", "the row before's scales"),
+    Edit(
+        SOURCE,
+        "const S* scales = scale + line * groups",
+        "const S* scales = scale + (line ? line - 1 : 0) * groups",
+    ),
+)
+source(
+    *("dequantize_nvfp4", "triton", "gfx942", "without the scales' signs"),
+    Edit(FP4_TRITON, "(code.to(tl.int32) >> 7)[:, None] ^", "0 * code.to(tl.int32)[:, None] ^"),
 )
