@@ -8,7 +8,6 @@ from triton.language.extra import cuda
 
 from portable.plan import Device
 
-
 MOST_BLOCKS = tl.constexpr(2048)
 """The largest grid whose blocks let the next kernel start before they end: pdl.h says why."""
 
