@@ -3,8 +3,8 @@
 //
 // FORMAT names the format of q's codes; without it q is int8, less a zero point where there is one. A row has `groups` scales,
 // one for each GROUP columns, or one where GROUP is 0; SIDE rows of a matrix of `height` share them, `down` times in it.
-// S = uint8_t: scales are powers of two in a byte (e8m0), or codes of SCALE_FORMAT. A FORMAT of 4 bits has two codes in a byte, the
-// first in its lower half; all sizes and strides count codes. HAS_GLOBAL: the product is multiplied by a scale of all of q.
+// S = uint8_t: scales are powers of two in a byte (e8m0), or codes of SCALE_FORMAT. A FORMAT of 4 bits has two codes in a byte,
+// the first in its lower half; all sizes and strides count codes. HAS_GLOBAL: the product is multiplied by a scale of all of q.
 #include "_lib/minifloat.h"
 #include "_lib/rows/elementwise.h"
 

@@ -17,9 +17,9 @@
 // 64), STAGES, SUM_BUFFERS (1, 2), GROUP_M; BOX_ROWS (of a that are loaded: less than a tile's where a has no more);
 // BLOCK_SCALES (a scale for each row and 128 k of a and for each 128 k and 128 columns of b; else for each row and
 // column; with MX_SCALES mx_scales.h's), A_SCALES_BULK, FAST_ACCUM (not with BLOCK_SCALES), HAS_BIAS; C_TMA: TMA stores c, of
-// 16 bits with 16-byte aligned rows; WIDE_OUTPUT (c is float32 or int32); C_CONTIGUOUS (c's rows are); INTEGER (the elements are int8; with
-// FAST_ACCUM), SCALED (0: c is the int32 sums, without scales and bias), HAS_ZERO_POINT (a less an int8 product's zero point
-// of each row: the sums begin with its part, from the sums of b's columns).
+// 16 bits with 16-byte aligned rows; WIDE_OUTPUT (c is float32 or int32); C_CONTIGUOUS (c's rows are); INTEGER (the
+// elements are int8; with FAST_ACCUM), SCALED (0: c is the int32 sums, without scales and bias), HAS_ZERO_POINT (a less
+// an int8 product's zero point of each row: the sums begin with its part, from the sums of b's columns).
 #define C_COL_MAJOR 0
 #include "prelude.h"
 
