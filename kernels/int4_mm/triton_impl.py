@@ -38,6 +38,9 @@ REDUCED = 256
 HALVES, SUMS, PARTIALS = "halves", "sums", "partial"
 """Workspaces: x's even and odd columns [M, 2, G * P], in 16 bits in the order of `of_words`; its sums over
 groups [M, G]; parts [parts, M, N]."""
+MOST_REGISTERS = 255
+"""Of a thread where each number has a pointer of its own (NVIDIA): without, the compiler makes do with 64 in
+one build and keeps two in memory."""
 HALVED_ROWS, HALVED_BYTES = 8, 256
 """Rows and bytes of a group that a program of the first launch takes at a time, at most."""
 
@@ -409,6 +412,8 @@ def kernel(call: Call, function: Any, config: Mapping[str, Any]) -> TritonKernel
     ]
     warps, stages = (config[name] for name in COMPILER)
     options = tuple(pair for pair in config.items() if pair[0] not in (*TILE, *COMPILER, "SPLITS"))
+    if unit_of(call) == 1 and call.device.vendor == "cuda":
+        options += (("maxnreg", MOST_REGISTERS),)
     return TritonKernel(function, tuple(constants), warps, stages, options)
 
 
