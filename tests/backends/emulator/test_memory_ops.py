@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import transposing_cases  # noqa: F401
 from expect_float import BF16, F16, F32, F64, compare, of, pack, unpack
 from expect_float import add as plus
 from expect_int import s, u
@@ -373,7 +374,7 @@ for kind, size in {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b96": 12, "b128": 16,
         wrote, (f"ds_write_{kind}",), lds=4096, result=44)
 
 
-# gfx950: LDS straight from memory, and the transposing read.
+# gfx950: LDS straight from memory. The transposing reads are in transposing_cases.py.
 def to_lds(data, lane):
     return [word(data, (4 * lane * 3) & 0xFFF)]
 
@@ -386,19 +387,6 @@ case("global_load_lds_dwordx4", ("gfx950",),
     "WAITv_lshlrev_b32 v12, 4, v0\nds_read_b128 v[40:43], v12 offset:256\n", 4,
     lambda data, lane: [word(data, 48 * lane + i) for i in range(0, 16, 4)], ("global_load_lds_dwordx4",),
     lds=4096)
-
-
-def turned(data, lane):
-    """Sixteen lanes hold four rows of sixteen 16-bit elements; each lane gets a column."""
-    group, i = lane & ~15, lane & 15
-    column = [word(data, 8 * (group + 4 * k + i // 4) + 2 * (i % 4), 2) for k in range(4)]
-    return [column[0] | column[1] << 16, column[2] | column[3] << 16]
-
-
-case("ds_read_b64_tr_b16", ("gfx950",),
-    "v_lshlrev_b32 v12, 3, v0\nglobal_load_dwordx2 v[16:17], v12, s[4:5]\nWAITds_write_b64 v12, v[16:17]\n"
-    "WAITds_read_b64_tr_b16 v[40:41], v12\n", 2, turned, ("ds_read_b64_tr_b16",), lds=4096)
-
 
 # Buffers: base in s[4:5], 0x300 bytes long, no stride; what lies outside reads as zero and is not written.
 RECORDS = 0x300
