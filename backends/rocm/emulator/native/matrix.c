@@ -8,6 +8,7 @@
 #include "half.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 int element_bits(enum Element type) { return type == E_FP8 || type == E_BF8 ? 8 : type == E_F32 || type == E_XF32 ? 32 : 16; }
 
