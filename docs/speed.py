@@ -32,6 +32,10 @@ geometric mean over the cases and *least* the slowest case, each with its target
 machine and perhaps of another kernel. A group has *met* its targets or *missed* one, with a link to its
 notes. "Best" is the fastest of those baselines that were installed.
 
+The products of a training step are timed under load (`--sustained`, records of that name): each candidate
+back to back for some tenths of a second, in turn, at the GPU's power limit; the record has clock, power and
+joules a call.
+
 A graph holds calls of one candidate, one behind the other. Kernels that may start before the call before
 them ends (`NativeKernel.pdl`) gain by that up to 1 us a call, which is most of what the products gain
 at 1024^3; behind a kernel of another kind the gain may be smaller.
@@ -132,7 +136,8 @@ class Sweep:
 
 def sweeps() -> list[Sweep]:
     """The H200's records of the sweep, the oldest first."""
-    read = [Sweep(path.name.split(".")[0], record.read(path)) for path in RECORDS.glob("sweep*.json.gz")]
+    paths = [*RECORDS.glob("sweep-*.json.gz"), *RECORDS.glob("sustained-*.json.gz")]
+    read = [Sweep(path.name.split(".")[0], record.read(path)) for path in paths]
     return sorted(read, key=lambda each: each.found["header"]["date"])
 
 
