@@ -144,11 +144,11 @@ def sweeps() -> list[Sweep]:
 def timings() -> list[dict[str, Any]]:
     """The newest timing of every case of the sweep on every implementation that its group asks for."""
     asked = {
-        (each.case.id, impl)
+        (each.case.id, bar.impl)
         for group in sweep.groups()
         for op in group.ops
         for each in group.cases(op)
-        for impl in each.impls
+        for bar in group.bars
     }
     found = ((each["case"], each["impl"], each) for one in sweeps() for each in one.found["timings"])
     return list({(case, impl): each for case, impl, each in found if (case, impl) in asked}.values())

@@ -216,6 +216,13 @@ struct Output {
     T* data;
 };
 
+// gridDim.x, read where it stands: kept over a tile it was the one register more than a producer's 40.
+DEVICE uint32_t grid_blocks() {
+    uint32_t blocks;
+    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
+    return blocks;
+}
+
 DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, const TileScheduler& work) {
     const ClusterPosition me = cluster_position();
     // Multicast masks: blocks of the same cluster row share a's tile, those of the same column b's.
@@ -251,7 +258,7 @@ DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, c
         if (range.tile < work.splitk_tiles)
             load_tile(tile_of(work.tiles + range.tile, me, work), range.first, range.last);
     }
-    for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
+    for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += grid_blocks() / CLUSTER) {
         load_tile(tile_of(index, me, work), 0, steps);
         if (NON_PERSISTENT) return;
     }
