@@ -111,11 +111,29 @@ def test_the_readme_s_models_are_those_of_the_records(step):
     us = {one["name"]: one["us"] for one in timed["candidates"]}
     paired = {name: statistics.median(map(truediv, us["torch.compile"], own)) for name, own in us.items()}
     (row,) = (
-        line for line in (ROOT / "README.md").read_text().splitlines() if f"| {MODEL_STEPS[step]}" in line
+        line
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith(f"| {MODEL_STEPS[step]}")
     )
     cells = [cell.strip() for cell in row.strip("|").split("|")][1:]
     names = ("torch", "liger", "portable", "portable.compile")
     assert cells == [f"{paired[name]:.2f}" for name in names]
+
+
+def test_the_readme_s_training_step_on_an_h200_is_the_record_s():
+    found = models.read(ROOT / "conformance/results/h200/models-llama-train.json.gz")
+    assert found["header"]["device"] == "NVIDIA H200" and found["header"]["dirty"] is False
+    (timed,) = found["steps"]
+    by_name = {each["name"]: each for each in timed["candidates"]}
+    assert {each["state"] for each in by_name.values()} == {"Pass"}
+    compiled, names = by_name["torch.compile"], ("torch", "liger", "portable", "portable.compile")
+    ratios = [statistics.median(map(truediv, compiled["us"], by_name[name]["us"])) for name in names]
+    peaks = [by_name[name]["peak_bytes"] / 2**30 for name in names]
+    lines = (ROOT / "README.md").read_text().splitlines()
+    for title, values in (("one H200, later: training step", ratios), ("peak memory of that step", peaks)):
+        (row,) = (line for line in lines if line.startswith(f"| {title}"))
+        assert [cell.strip() for cell in row.strip("|").split("|")][1:] == [f"{each:.2f}" for each in values]
+    assert f"(torch.compile {compiled['peak_bytes'] / 2**30:.2f})" in row
 
 
 DECODE_STEPS = {
