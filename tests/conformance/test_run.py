@@ -22,7 +22,6 @@ from portable.conformance import interrupts
 from portable.conformance.commands import cli, run, run_options, run_state, selection
 from portable.conformance.execute import behaviour, case_ids, fuzz, manifest, runner, waivers
 from portable.conformance.execute.result import Result
-from portable.conformance.perf import bench
 from portable.conformance.records import record
 from portable.runtime import files
 
@@ -182,8 +181,7 @@ def test_timings_are_saved_before_the_last_one_ends(monkeypatch):
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", -1.0)
     said = [{"timing": {"case": "c", "impl": impl}} for impl in "ab"]
     monkeypatch.setattr(run, "_messages", lambda going, tasks, *rest: (each for each in said if tasks))
-    monkeypatch.setattr(bench, "table", lambda *rest: ((), (), ()))
-    monkeypatch.setattr(run, "print_table", lambda *rest: None)
+    monkeypatch.setattr(run, "timings", lambda *rest: None)
     saved: list[int] = []
     going: Any = SimpleNamespace(timings=[], impls={}, head={"selection": {"impls": None}}, roof=None)
     going.take = going.timings.append
