@@ -86,7 +86,7 @@ def page() -> str:
     for (op, name), cells in sorted(rows.items()):
         written = {"triton": "Triton", "cpp": "HIP", "simt": "HIP simt"}.get(name, f"HIP {name}")
         lines.append(f"| {op} | {written} | " + " | ".join(cells.get(arch, "") for arch in arches) + " |")
-    lines += ["", *_summary(found), "", *_agreement(found), "", *_failures(found)]
+    lines += ["", *_summary(found), "", *_agreement(found), "", *_failures(found), "", *_others()]
     return "\n".join(lines) + "\n"
 
 
@@ -133,6 +133,24 @@ def _failures(found: dict[str, dict[str, Any]]) -> list[str]:
             lines += [f"  {WHY[arch]}"] if arch in WHY else []
         else:
             lines.append(f"- {arch}: nothing")
+    return lines
+
+
+def _others() -> list[str]:
+    """The records of ops that are not in those above."""
+    lines = [
+        "Ops that were run apart, core tier, every implementation that the GPU has:",
+        "",
+        "| GPU | record | commit | judged, declined | ops |",
+        "|---|---|---|---|---|",
+    ]
+    for path in sorted(RECORDS.glob("emulated-*/core-*.json.gz")):
+        found = record.read(path)
+        ops = ", ".join(sorted({op_of(result["case"]) for result in found["results"]}))
+        name = path.name.removesuffix(".json.gz")
+        link = f"[{name}](../conformance/results/{path.parent.name}/{path.name})"
+        gpu, commit = path.parent.name.replace("-", " "), found["header"]["commit"][:7]
+        lines.append(f"| {gpu} | {link} | {commit} | {record.tally(found)} | {ops} |")
     return lines
 
 
