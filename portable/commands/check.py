@@ -160,11 +160,12 @@ def jobs(
 
 
 def matrices(spec: Spec) -> list[str]:
-    """The inputs that may be row-major or column-major."""
-    return [
+    """The inputs that may be row-major or column-major: operands of a product, else those of any strides."""
+    operands = [name for name, field in spec.inputs.items() if field.layout == "matrix"]
+    return operands or [
         name
         for name, field in spec.inputs.items()
-        if field.layout == "matrix" or (field.layout == "any" and field.rank == 2 and not field.mutated)
+        if field.layout == "any" and field.rank == 2 and not field.mutated
     ]
 
 
