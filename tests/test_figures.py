@@ -289,7 +289,7 @@ def test_products_in_fp8_conform_on_emulated_gpus(arch):
     assert record.conforming(found) and head["tier"] == "core" and head["fraction"] == [1, 1]
     assert {op_of(each["case"]) for each in found["results"]} >= set(IN_FP8)
     readme = " ".join((ROOT / "README.md").read_text().split())
-    assert re.search(rf"on {arch}(, [a-zA-Z0-9 ]+,)? {re.escape(record.tally(found))}", readme)
+    assert re.search(rf"on {arch}(, [a-zA-Z0-9 ]+,)? {re.escape(str(record.tally(found)))}", readme)
 
 
 def test_a_killed_a_hung_and_a_starved_kernel_left_a_whole_record():
