@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -134,6 +135,7 @@ class Sweep:
         return f"[{self.name}](../conformance/results/h200/{self.name}.json.gz)"
 
 
+@functools.cache
 def sweeps() -> list[Sweep]:
     """The H200's records of the sweep, the oldest first."""
     paths = [*RECORDS.glob("sweep-*.json.gz"), *RECORDS.glob("sustained-*.json.gz")]

@@ -46,12 +46,15 @@ def collapsible(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     return 0 if inner is None else inner
 
 
+def _row_stride(info: TensorInfo) -> int | None:
+    """Elements from one row along the last dimension to the next; None where it does not lie in such rows."""
+    unit = info.shape[-1] <= 1 or info.strides[-1] == 1
+    return collapsible(info.shape[:-1], info.strides[:-1]) if unit else None
+
+
 def are_rows(info: TensorInfo) -> bool:
     """Whether `rows` takes it."""
-    if info.numel == 0:
-        return True
-    unit = info.shape[-1] <= 1 or info.strides[-1] == 1
-    return unit and collapsible(info.shape[:-1], info.strides[:-1]) is not None
+    return info.numel == 0 or _row_stride(info) is not None
 
 
 def rows(info: TensorInfo) -> Rows:
@@ -62,8 +65,8 @@ def rows(info: TensorInfo) -> Rows:
         count *= size
     if info.numel == 0:
         return Rows(count, length, length)  # nothing is read; torch's strides of it mean nothing
-    stride = collapsible(info.shape[:-1], info.strides[:-1])
-    if stride is None or not are_rows(info):
+    stride = _row_stride(info)
+    if stride is None:
         raise ValueError(f"not a row layout: shape {info.shape}, strides {info.strides}")
     if count == 1 and len(info.shape) > 1:
         stride = info.strides[-2]
