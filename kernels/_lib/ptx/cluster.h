@@ -21,6 +21,8 @@ DEVICE uint32_t map_shared_rank(uint32_t at, int rank) {
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
+// Its first half: this thread's accesses are complete.
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 // The same barrier in two halves and without ordering of memory: a release waits for every access of the block in
 // flight (about 1 us, 2026-11-21).
 DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }

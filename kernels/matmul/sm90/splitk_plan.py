@@ -1,9 +1,10 @@
-"""Split-K: where the output tiles do not fill the GPU, wgmma.cu computes each tile of the last wave, or all
-tiles, in `k_splits` parts along K, and splitk_reduce.cu adds the partial sums."""
+"""Split-K: where the output tiles do not fill the GPU, wgmma.cu computes them in parts along K. Either the
+blocks of a cluster share a tile and add their sums in shared memory; or the tiles of the last wave, or all,
+are divided among all multiprocessors, and splitk_reduce.cu adds the partial sums."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from portable.kernels.matmul.sm90.wgmma_plan import (
     few_columns,
     group_m_of,
     launch,
+    maybe_swap_ab,
     unsuited,
     wgmma_tile,
 )
@@ -52,11 +54,28 @@ _SHAPES = (
     WgmmaTile(64, 0),
 )
 _MIN_STEPS, _MAX_K_SPLITS = 4, 32  # steps of 64 k in a split
+_MIN_CLUSTER_STEPS = 16
 # Measured 2026-11-22. Clocks of the reduction's launch, bytes of partial sums written and read per clock,
 # splits the reduction reads at once, and clocks of every further read.
 REDUCE, BYTES, _AT_ONCE, _FURTHER_READ = 2600.0, 1300.0, 8, 6000.0
 _WORTH = 0.9  # of the time without split-K
+# Split-K in a cluster, measured 2026-11-27. The share of the multiprocessors that clusters of so many blocks
+# fill at once (an H200's GPCs differ: 32 clusters of 4 took two waves, 28 one); clocks of the exchange of
+# sums for each block, and bytes that a block reads of others' per clock. Clusters of 8 were slower than both.
+_CLUSTER_N = (64, 96, 128, 160, 192, 224, 256)
+_CLUSTER_ROOM = {2: 1.0, 4: 112 / 132}
+_CLUSTER_SUM, _EXCHANGED = 200.0, 29.0
+_OF_WHOLE, _OF_SPLIT = 0.94, 0.98  # of the time of whole tiles, and of other split-K
+# Clocks per 128-byte row that a multiprocessor writes to or reads from its shared memory, with all at work:
+# 1024x1024x8192, tiles of 128x128 in two parts 31 us, of 64x256 27; of the tensor cores' clocks both are 20.
+_SHARED_ROW = 1.27
 _REDUCE_THREADS, _MAX_RESIDENT = 256, 8
+
+
+def _of_part(costs: Costs, tile: WgmmaTile) -> float:
+    """Clocks of a tile's part along K by the rows of shared memory that it writes and reads."""
+    rows = tile.m + tile.n + tile.m // 64 * (64 + tile.n)
+    return max(costs.of_tile(tile), costs.steps * rows * _SHARED_ROW)
 
 
 class SplitKConfig(NamedTuple):
@@ -76,12 +95,48 @@ class SplitKConfig(NamedTuple):
         """Partial sums."""
         return self.blocks(problem) * self.tile.m * self.tile.n
 
-    def clocks(self, problem: Problem, device: Device) -> float:
+    def clocks(
+        self,
+        problem: Problem,
+        device: Device,
+        of_part: Callable[[Costs, WgmmaTile], float] = Costs.of_tile,
+    ) -> float:
         costs = Costs(problem, device)
         whole = ceil(self.whole, self.clusters) * costs.of_tile(self.tile)
         costs.steps = ceil(costs.steps, self.k_splits)
         added = self.elements(problem) * 4 / BYTES + (ceil(self.k_splits, _AT_ONCE) - 1) * _FURTHER_READ
-        return whole + costs.of_tile(self.tile) + REDUCE + added
+        return whole + of_part(costs, self.tile) + REDUCE + added
+
+
+class ClusterSplitK(NamedTuple):
+    """The blocks of a cluster compute a tile in `k_splits` parts; all tiles at once."""
+
+    tile: WgmmaTile
+    k_splits: int
+
+    def clocks(self, problem: Problem, device: Device) -> float:
+        costs = Costs(problem, device)
+        costs.steps = ceil(costs.steps, self.k_splits)
+        exchanged = self.tile.m * self.tile.n * 4 * (self.k_splits - 1) / self.k_splits
+        return _of_part(costs, self.tile) + _CLUSTER_SUM * self.k_splits + exchanged / _EXCHANGED
+
+
+def _cluster_splits(problem: Problem, device: Device) -> list[ClusterSplitK]:
+    """Every split-K in clusters whose tiles are one wave."""
+    if problem.preactivation is not None:
+        return []
+    # Tiles of 64 rows would each load all of a b that is most of the data.
+    heights = (128,) if 64 < problem.M <= 128 or problem.N > 8 * problem.M else (64, 128)
+    tiles = [WgmmaTile(n, 0, m=m).filling(device) for m in heights for n in _CLUSTER_N]
+    return [
+        ClusterSplitK(tile.deepest(device), k_splits)
+        for tile in tiles
+        if tile.misfit(problem, device) is None
+        for k_splits in _CLUSTER_ROOM
+        if tile.n % (16 * k_splits) == 0
+        and ceil(problem.K, 64) >= _MIN_CLUSTER_STEPS * k_splits
+        and tile.clusters(problem) * k_splits <= device.multiprocessors * _CLUSTER_ROOM[k_splits]
+    ]
 
 
 def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[SplitKConfig]:
@@ -98,16 +153,27 @@ def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[SplitKCon
     return [SplitKConfig(tile, 0, k_splits, left * k_splits) for k_splits in range(2, limit + 1)]
 
 
-def splitk_config(problem: Problem, device: Device) -> SplitKConfig | None:
+def splitk_config(problem: Problem, call: Call) -> SplitKConfig | ClusterSplitK | None:
     """The fastest split-K, or None where the product is faster without."""
+    device = call.device
     tiles = [tile.filling(device) for tile in _SHAPES if tile.misfit(problem, device) is None]
-    options = [split for tile in tiles for split in _splits(problem, device, tile)]
-    if not options:
-        return None
-    best = min(options, key=lambda option: option.clocks(problem, device))
+    splits = [split for tile in tiles for split in _splits(problem, device, tile)]
+    clusters = _cluster_splits(problem, device)
     other = problem.transposed() if few_columns(problem) else problem
     whole = Costs(other, device).total(wgmma_tile(other, device, {}))
-    return best if best.clocks(problem, device) < _WORTH * whole else None
+    best = min(splits, key=lambda split: split.clocks(problem, device), default=None)
+    if best is not None and best.clocks(problem, device) >= _WORTH * whole:
+        best = None
+    if clusters:
+        cluster = min(clusters, key=lambda split: split.clocks(problem, device))
+        if best:
+            bar = _OF_SPLIT * best.clocks(problem, device, _of_part)
+        else:
+            other, tile = maybe_swap_ab(problem, call)
+            bar = _OF_WHOLE * Costs(other, device).total(tile)
+        if cluster.clocks(problem, device) < bar:
+            return cluster
+    return best
 
 
 def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:
@@ -120,7 +186,7 @@ def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:
     problem = copies.problem
     if (reason := unsuited(problem)) is not None:
         return reason
-    split = splitk_config(problem, call.device)
+    split = splitk_config(problem, call)
     if split is None:
         tile = wgmma_tile(problem, call.device, {})
         tiles = tile.clusters(problem) * tile.cluster
@@ -168,7 +234,10 @@ def reduction(
     return Launch(kernel, grid, (("partials", Pointer("partials", True)), *args))
 
 
-def planned(copies: Realigned, problem: Problem, call: Call, split: SplitKConfig) -> Plan:
+def planned(copies: Realigned, problem: Problem, call: Call, split: SplitKConfig | ClusterSplitK) -> Plan:
+    if isinstance(split, ClusterSplitK):
+        product = launch(problem, call, split.tile, True, cluster_k=split.k_splits)
+        return Plan((*copies.launches, product), copies.workspaces)
     tile = split.tile._replace(group_m=group_m_of(problem))
     defines = (
         ("C_CONTIGUOUS", int(problem.c.col == 1)),

@@ -20,6 +20,9 @@
 // part, before its whole tiles, and writes float32 accumulators to `partials`, as its threads hold them, for
 // splitk_reduce.cu.
 //
+// Split-K in a cluster: with CLUSTER_K, the blocks of a cluster compute one tile, each a part along K, and each adds and
+// stores a share of its columns (cluster_sum.h): no second launch, and no partial sums in memory.
+//
 // Gated: the first half of b's tile is gate's columns, the second up's, which its tensor map has as two matrices. So a
 // thread's accumulators hold gate and up of the same columns of c, whose tiles are TILE_N / 2 wide. Of a cluster of two
 // that shares b, one block loads gate's half and the other up's.
@@ -28,7 +31,8 @@
 // is loaded of b and stored of c is evicted first.
 //
 // Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (multiples of 16 from 64 to 256, of 64 where b is
-// N-major), STAGES, GROUP_M, CLUSTER_M, CLUSTER_N, STORE_STEPS (less than the steps of k; 0: no overlap), N_TAIL (0,
+// N-major), STAGES, GROUP_M, CLUSTER_M, CLUSTER_N, CLUSTER_K (blocks along K; above
+// 1: needs NON_PERSISTENT and CLUSTER_M = CLUSTER_N = 1; not with GATED), STORE_STEPS (less than the steps of k; 0: no overlap), N_TAIL (0,
 // 64, 128), NON_PERSISTENT (every block has one tile, by its grid index), M_TAIL (the last tile's rows have a TMA box
 // of their own: needs A_K_MAJOR, no N_TAIL, CLUSTER_N 1), SPLITK (not with N_TAIL or NON_PERSISTENT), A_K_MAJOR,
 // B_K_MAJOR; C_TMA: TMA stores c, which is row-major with 16-byte aligned rows, or column-major with C_COL_MAJOR (then
@@ -44,6 +48,7 @@
 #include "_lib/ptx/registers.h"
 #include "_lib/ptx/tma.h"
 #include "_lib/ptx/wgmma.h"
+#include "cluster_sum.h"
 #include "matmul/tile.h"
 #include "wgmma_store.h"
 
@@ -58,6 +63,8 @@ constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 || SPLITK || STRIP_IN_L2 ? 56 
 constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : SPLITK || STRIP_IN_L2 ? 224 : 232;
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int C_TILE_N = GATED ? TILE_N / 2 : TILE_N;  // columns of c
+constexpr int SHARE_N = TILE_N / CLUSTER_K;            // of a tile's columns, those that a block stores
+constexpr int SHARE_BLOCKS = (SHARE_N + 63) / 64;
 constexpr int CLUSTER_TILE_M = TILE_M * CLUSTER_M, CLUSTER_TILE_N = C_TILE_N * CLUSTER_N;
 constexpr int A_BYTES = TILE_M * 128;
 constexpr int BLOCKS = (C_TILE_N + 63) / 64;  // of 64 x 64 of c per consumer; the last one may be partial
@@ -71,6 +78,9 @@ constexpr int PRODUCERS = CLUSTER_M + CLUSTER_N - 1;
 static_assert(TILE_M / CLUSTER_N % 8 == 0 && TILE_N / CLUSTER_M % 8 == 0, "shares are whole swizzle groups");
 static_assert(!GATED || (TILE_N % 128 == 0 && !N_TAIL && !SPLITK), "the halves of b's tile are whole blocks");
 static_assert(!(STRIP_IN_L2 && N_TAIL), "narrow tiles are loaded without a policy");
+static_assert(CLUSTER_K == 1 || (NON_PERSISTENT && CLUSTER == 1 && !GATED && SHARE_N % 16 == 0), "shares are converted");
+static_assert(CLUSTER_K == 1 || TILE_M * TILE_N * 4 + CONSUMERS * SHARE_BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES,
+              "the stages hold the accumulators and a share of c");
 static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the stages hold a tile of c");
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
@@ -121,7 +131,7 @@ DEVICE ClusterPosition cluster_position() {
 DEVICE Tile tile_of(uint32_t index, ClusterPosition me, const TileScheduler& work) {
     const Sizes& s = work.whole;
     Tile tile;
-    if (NON_PERSISTENT) {
+    if (NON_PERSISTENT && CLUSTER_K == 1) {
         const int batch = blockIdx.z;
         const int outer = s.inner_batches == 1 ? batch : batch / s.inner_batches;
         tile = {static_cast<int>(blockIdx.x / CLUSTER) * CLUSTER_TILE_M,
@@ -145,13 +155,15 @@ DEVICE int rows_of(const Tile& tile, const Sizes& s) {
 
 DEVICE int steps_of(const Sizes& s) { return (s.k + TILE_K - 1) / TILE_K; }
 
-// The steps of k that a cluster computes of a split-K tile: its `k_splits` parts are consecutive clusters.
+// The steps of k that a cluster, or with CLUSTER_K a block, computes of a split-K tile, whose `k_splits` parts are
+// consecutive.
 struct KRange {
-    uint32_t tile;
+    uint32_t tile, split;
     int first, last;
 
     DEVICE KRange(int k_splits, int steps) {
-        const uint32_t cluster = blockIdx.x / CLUSTER, split = cluster % k_splits;
+        const uint32_t cluster = blockIdx.x / CLUSTER;
+        split = cluster % k_splits;
         tile = cluster / k_splits;
         first = static_cast<int>(static_cast<uint64_t>(steps) * split / k_splits);
         last = static_cast<int>(static_cast<uint64_t>(steps) * (split + 1) / k_splits);
@@ -257,6 +269,11 @@ DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, c
         const KRange range(work.k_splits, steps);
         if (range.tile < work.splitk_tiles)
             load_tile(tile_of(work.tiles + range.tile, me, work), range.first, range.last);
+    }
+    if (CLUSTER_K > 1) {
+        const KRange range(CLUSTER_K, steps);
+        load_tile(tile_of(range.tile, me, work), range.first, range.last);
+        return;
     }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += grid_blocks() / CLUSTER) {
         load_tile(tile_of(index, me, work), 0, steps);
@@ -461,8 +478,32 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
     if (C_TMA && thread_x() % 128 == 0) tma_store_wait_read<0>();
 }
 
-#if CLUSTER_M * CLUSTER_N > 1
-#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
+#if CLUSTER_K > 1
+// A consumer's part along K of the cluster's tile, and its share of the columns of all parts.
+DEVICE void cluster_k_consumer(TilePipeline pipe, uint32_t biases, Output c, const T* bias, const Sizes& s,
+                               const TileScheduler& work) {
+    const int consumer = thread_x() / 128;
+    const uint32_t own_bias = biases + consumer * 512;
+    const KRange range(CLUSTER_K, steps_of(s));
+    Tile tile = tile_of(range.tile, {0, 0}, work);
+    tile.col += range.split * SHARE_N;
+    grid_dependency_wait();
+    float acc[TILE_N / 2], sum[SHARE_N / 2];
+    uint32_t words[SHARE_BLOCKS * BLOCK_WORDS];
+    const uint32_t pair = bias_pair<SHARE_N>(bias, tile.col, s.n);
+    multiply_tile<TILE_N, true>(pipe, acc, range.last - range.first, consumer, {0, 0});
+    named_barrier_sync(6, CONSUMER_THREADS);  // all wgmmas have read the stages
+    cluster_sum<CLUSTER_K>(sum, acc, pipe.base, range.split);
+    share_bias<SHARE_N>(own_bias, pair, consumer);
+    convert<T, SHARE_N / 2>(words, sum, own_bias);
+    const BlockPosition place = {tile.row + consumer * 64, tile.col, tile.outer, tile.inner, tile.col + SHARE_N};
+    store_last<T, SHARE_BLOCKS, CONSUMERS>(pipe.base + TILE_M * TILE_N * 4, c.map, c.data, words, place, consumer, s);
+    if (C_TMA && thread_x() % 128 == 0) tma_store_wait_read<0>();
+}
+#endif
+
+#if CLUSTER_M * CLUSTER_N * CLUSTER_K > 1
+#define CLUSTER_DIMS __cluster_dims__(CLUSTER * CLUSTER_K, 1, 1)
 #else
 #define CLUSTER_DIMS
 #endif
@@ -532,10 +573,22 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
     if (thread_x() >= CONSUMER_THREADS) {
         if (CONSUMERS > 1) setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (is_producer) producer_loop(pipe, maps, s, work);
+#if CLUSTER_K > 1
+        cluster_sync();
+        cluster_arrive();
+#endif
     } else {
         if (CONSUMERS > 1) setmaxnreg_inc<CONSUMER_REGISTERS>();
+#if CLUSTER_K > 1
+        cluster_k_consumer(pipe, biases, to_c, bias, s, work);
+#else
         consumer_loop(pipe, buffers, biases, to_c, to_z, bias, PARTIALS_ARGUMENT, s, work);
+#endif
     }
-    // A block must not leave while its peers can still write to its shared memory or barriers.
+    // A block must not leave while its peers can still access its shared memory or barriers.
     if (CLUSTER > 1) cluster_sync();
+    if (CLUSTER_K > 1) {
+        __syncwarp();
+        cluster_wait();
+    }
 }

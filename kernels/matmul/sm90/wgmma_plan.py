@@ -328,7 +328,7 @@ def few_columns(problem: Problem) -> bool:
     return problem.transposable and problem.N <= _FEW_COLUMNS < problem.M and c_by_tma(problem)
 
 
-def _maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
+def maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
     """The problem, with A and B swapped where that is faster, and its tile. A K-major b allows any TILE_N, so
     that row-major a and b are better swapped."""
     tile = wgmma_tile(problem, call.device, call.config)
@@ -354,7 +354,7 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
         problem = problem.transposed()
     if (reason := unsuited(problem)) is not None:
         return reason
-    problem, tile = _maybe_swap_ab(problem, call)
+    problem, tile = maybe_swap_ab(problem, call)
     if (misfit := tile.misfit(problem, call.device)) is not None:
         return Rejected(misfit)
     clusters = tile.clusters(problem.product)
@@ -416,13 +416,18 @@ def _box_rows(lines: int, k_major: bool, blocks: int) -> int:
 
 
 def launch(
-    problem: Problem, call: Call, tile: WgmmaTile, non_persistent: bool, splitk: SplitK | None = None
+    problem: Problem,
+    call: Call,
+    tile: WgmmaTile,
+    non_persistent: bool,
+    splitk: SplitK | None = None,
+    cluster_k: int = 1,
 ) -> Launch:
-    """One launch of wgmma.cu with this tile."""
+    """One launch of wgmma.cu with this tile; a cluster of `cluster_k` blocks computes it in parts along K."""
     M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
     a_k_major, b_k_major = k_major(problem)
     by_tma = c_by_tma(problem)
-    c_lines = 16 if c_col_major(problem) and tile.n % 64 else 64
+    c_lines = 16 if c_col_major(problem) and tile.n // cluster_k % 64 else 64
     m_tail = a_k_major and tile.cluster_n == 1 and not tile.n_tail
     c_blocks = ceil(tile.n // 2, 64) if problem.gated else tile.blocks_of_c
     z = None if problem.preactivation is None else replace(c, tensor=problem.preactivation)
@@ -437,6 +442,7 @@ def launch(
             ("STAGES", tile.stages),
             ("CLUSTER_M", tile.cluster_m),
             ("CLUSTER_N", tile.cluster_n),
+            ("CLUSTER_K", cluster_k),
             (
                 "STORE_STEPS",
                 min(c_blocks, ceil(K, 64) - 1) if tile.overlaps_store and not non_persistent else 0,
@@ -450,7 +456,7 @@ def launch(
             ("C_BOX_COLS", c_lines),
             ("C_CONTIGUOUS", int(c.col == 1)),
             ("STRIP_IN_L2", int(splitk is None and not non_persistent and strip_in_l2(problem, tile))),
-            *common_defines(problem, 1 if non_persistent else tile.group_m),
+            *common_defines(problem, 1 if non_persistent and cluster_k == 1 else tile.group_m),
         ),
         shared=tile.shared(non_persistent),
         pdl=True,
@@ -477,7 +483,9 @@ def launch(
         if z is not None:
             maps.append(("map_z", tma_descriptor(z, M, N, problem.batch, c_lines)))
     grid = (costs.blocks(tile), 1, 1)
-    if non_persistent:
+    if cluster_k > 1:
+        grid = (tile.clusters(problem) * cluster_k, 1, 1)
+    elif non_persistent:
         across, down, batches = tile.grid(problem.product)
         grid = (across * tile.cluster, down, batches)
     outputs: tuple[tuple[str, Argument], ...] = (("c", pointer(c)), *z_pointer(problem))

@@ -46,6 +46,9 @@ def triton_launches(a: torch.Tensor, b: torch.Tensor, config: dict[str, Any]) ->
 PDL_LAUNCHES = {
     "one tile a block": lambda: launches(wgmma_plan.plan(make_call(half(1024, 1024), half(1024, 1024)))),
     "many tiles": lambda: launches(wgmma_plan.plan(make_call(half(4096, 512), half(512, 4096)))),
+    "tiles divided in clusters": lambda: launches(
+        splitk_plan.plan(make_call(half(256, 4096), half(4096, 256)))
+    ),
     "divided tiles": lambda: launches(splitk_plan.plan(make_call(half(512, 16384), half(16384, 512)))),
     "realigned": lambda: launches(realigned_plan.plan(make_call(half(1111, 3333), half(3333, 2222)))),
     "few rows": lambda: launches(skinny_plan.plan(make_call(half(16, 8192), half(8192, 8192)))),

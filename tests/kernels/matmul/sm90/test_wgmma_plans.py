@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from portable.backends.cuda.backend import CudaBackend
+from portable.kernels.matmul.problem import Problem, from_matmul
 from portable.kernels.matmul.sm90 import realigned_plan, splitk_plan, wgmma_plan
 from portable.plan import Launch, Plan, Rejected
 from portable.runtime import build
@@ -247,7 +248,8 @@ def split(M: int, N: int, K: int) -> Plan | Rejected:
     return splitk_plan.plan(make_call(half(M, K), half(K, N)))
 
 
-SPLITK = [(300, 304, 20008), (512, 512, 16384), (256, 256, 4096), (1024, 1024, 8192), (768, 3072, 16384)]
+SPLITK = [(300, 304, 20008), (512, 512, 16384), (256, 256, 16384), (512, 1024, 16384), (768, 3072, 16384)]
+CLUSTERS = [(256, 256, 4096), (1024, 1024, 8192), (128, 3584, 18944), (129, 1032, 2056), (80, 5120, 13824)]
 
 
 @pytest.mark.parametrize(("M", "N", "K"), SPLITK)
@@ -278,6 +280,40 @@ def test_tiles_that_do_not_fill_a_wave_are_divided_along_k(M, N, K):
     assert dict(second.args)["whole"] == args["whole"] and dict(second.args)["k_splits"] == args["k_splits"]
     threads = native_kernel(second).threads
     assert second.grid == (divided * cluster, area // 4 // threads, 1) and threads % 128 == 0
+
+
+@pytest.mark.parametrize(("M", "N", "K"), CLUSTERS)
+def test_a_cluster_divides_a_tile_along_k_in_one_launch_of_one_wave(M, N, K):
+    plan = accepted(split(M, N, K))
+    (launch,) = plan.launches
+    defines: dict[str, Any] = dict(native_kernel(launch).defines)
+    parts = defines["CLUSTER_K"]
+    assert not plan.workspaces and parts in (2, 4)
+    assert defines["NON_PERSISTENT"] == 1 and defines["SPLITK"] == defines["N_TAIL"] == 0
+    assert defines["CLUSTER_M"] == defines["CLUSTER_N"] == 1
+    tiles = -(-M // defines["TILE_M"]) * -(-N // defines["TILE_N"])
+    assert launch.grid == (tiles * parts, 1, 1)
+    assert tiles * parts <= (132 if parts == 2 else 112)
+    assert 16 * parts <= -(-K // 64)
+    assert defines["TILE_N"] // parts % 16 == 0
+    stages = defines["STAGES"] * (defines["TILE_M"] + defines["TILE_N"]) * 128
+    assert defines["TILE_M"] * defines["TILE_N"] * 4 < stages
+
+
+@pytest.mark.parametrize("K", [1024, 1984])
+def test_short_products_are_not_divided_in_clusters(K):
+    plan = split(128, 1024, K)
+    assert isinstance(plan, Rejected) or [space.name for space in plan.workspaces] == ["partials"]
+
+
+def test_a_preactivation_is_not_computed_in_clusters():
+    """The blocks of a cluster store one output."""
+    a, b = half(256, 4096), half(4096, 256)
+    call = make_call(a, b)
+    problem = from_matmul(call)
+    assert isinstance(problem, Problem)
+    split = splitk_plan.splitk_config(replace(problem, preactivation=call["c"]), call)
+    assert isinstance(split, splitk_plan.SplitKConfig)
 
 
 def test_unaligned_operands_of_splitk_are_realigned():
@@ -318,8 +354,10 @@ def test_products_without_elements_launch_nothing(batch, M, N):
         lambda: wgmma_plan.plan(make_call(half(1024, 1024), half(1024, 1024))),
         lambda: split(300, 301, 20003),
         lambda: split(512, 512, 16384),
+        lambda: split(256, 256, 4096),
+        lambda: split(128, 3584, 18944),
     ],
-    ids=["n_tail", "non_persistent", "splitk, realigned", "splitk"],
+    ids=["n_tail", "non_persistent", "splitk, realigned", "splitk", "cluster, 64 rows", "cluster, 128 rows"],
 )
 def test_kernels_compile_without_spills(plan):
     backend = CudaBackend(registry.vendors()["cuda"])
