@@ -6,6 +6,7 @@ A sample of both; `make mutants` (PORTABLE_MUTANTS=all) runs all of them. docs/m
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 from pathlib import Path
 from unittest import mock
@@ -37,6 +38,26 @@ def test_a_mutant_is_rejected(mutant):
         pytest.xfail(catalogue.SURVIVORS[mutant.id])
     assert kill.killed, f"survived all of {kill.tried} cases"
     assert kill.state in STATES and kill.message
+
+
+COMPUTATIONS = [each for each in catalogue.every() if each.kind == "torch"]
+
+
+@pytest.mark.parametrize("mutant", COMPUTATIONS, ids=lambda each: each.id)
+def test_a_mutant_takes_what_the_op_gives_it(mutant):
+    """One that cannot be called is rejected by every case, whatever the suite sees."""
+    spec = registry.spec(mutant.op)
+    inputs, params = dict.fromkeys(spec.inputs), dict.fromkeys(spec.params)
+    signature = inspect.signature(mutant.function)
+    if hunt.by_position(mutant.function, inputs):
+        signature.bind(*inputs, **params)
+    else:
+        signature.bind(**inputs, **params)
+
+
+def test_what_cannot_be_called_is_not_killed():
+    kill = hunt.Kill(catalogue.every()[0], "a case", "Crash", "TypeError: f() got an unexpected argument")
+    assert not kill.killed
 
 
 def test_every_change_still_applies():

@@ -12,88 +12,103 @@ HIP, TRITON = "attention/gfx/decode.hip", "attention/triton/decode.py"
 COPY, TRITON_COPY = "kv_cache_write/kv_cache_write.cu", "kv_cache_write/triton_impl.py"
 
 
-def _read(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks=None, **params):
-    return right(READ)(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks, **params)
+def _reads(name):
+    """A mutant whose decode gets the arguments that the decorated function returns, in place of its own."""
+
+    def add(change):
+        mutant(READ, name)(lambda **given: right(READ)(**{**given, **change(given)}))
+        return change
+
+    return add
 
 
-@mutant(READ, "the keys' scale for values")
-def keys_scale(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks=None, **params):
-    return _read(q, k_cache, v_cache, table, lens, k_scale, k_scale, sinks, **params)
+def _of_scales(name):
+    """The same of a function of k_scale and v_scale."""
+
+    def add(change):
+        def changed(given):
+            return dict(zip(("k_scale", "v_scale"), change(given["k_scale"], given["v_scale"]), strict=True))
+
+        _reads(name)(changed)
+        return change
+
+    return add
 
 
-@mutant(READ, "the scales of the next head")
-def next_head(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks=None, **params):
-    scales = k_scale.roll(-1), v_scale.roll(-1)
-    return _read(q, k_cache, v_cache, table, lens, *scales, sinks, **params)
+def _of_cache(name):
+    """The same of a function of a cache, of keys' and of values'."""
+
+    def add(change):
+        _reads(name)(lambda given: {each: change(given[each]) for each in ("k_cache", "v_cache")})
+        return change
+
+    return add
 
 
-@mutant(READ, "the first head's scales for all")
-def first_head(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks=None, **params):
-    own_k, own_v = (scale[:1].expand(scale.shape) for scale in (k_scale, v_scale))
-    return _read(q, k_cache, v_cache, table, lens, own_k, own_v, sinks, **params)
+@_of_scales("the keys' scale for values")
+def keys_scale(k_scale, v_scale):
+    return k_scale, k_scale
 
 
-@mutant(READ, "k_scale left out")
-def no_k_scale(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks=None, **params):
-    return _read(q, k_cache, v_cache, table, lens, torch.ones_like(k_scale), v_scale, sinks, **params)
+@_of_scales("the scales of the next head")
+def next_head(k_scale, v_scale):
+    return k_scale.roll(-1), v_scale.roll(-1)
 
 
-@mutant(READ, "v_scale left out")
-def no_v_scale(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks=None, **params):
-    return _read(q, k_cache, v_cache, table, lens, k_scale, torch.ones_like(v_scale), sinks, **params)
+@_of_scales("the first head's scales for all")
+def first_head(*scales):
+    return [scale[:1].expand(scale.shape) for scale in scales]
 
 
-@mutant(READ, "a scale with a stride of 0 walked as if contiguous")
-def walked_scale(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks=None, **params):
+@_of_scales("k_scale left out")
+def no_k_scale(k_scale, v_scale):
+    return torch.ones_like(k_scale), v_scale
+
+
+@_of_scales("v_scale left out")
+def no_v_scale(k_scale, v_scale):
+    return k_scale, torch.ones_like(v_scale)
+
+
+@_of_scales("a scale with a stride of 0 walked as if contiguous")
+def walked_scale(*scales):
     def walked(scale):
         wrong = torch.full_like(scale, 7.0)
         wrong[:1] = scale[:1]
         return wrong if scale.stride(0) == 0 and len(scale) > 1 else scale
 
-    return _read(q, k_cache, v_cache, table, lens, walked(k_scale), walked(v_scale), sinks, **params)
+    return [walked(scale) for scale in scales]
 
 
-def _as_ocp(k_cache, v_cache):
-    """Caches whose fnuz codes are taken for OCP's."""
-    if k_cache.dtype == torch.float8_e4m3fnuz:
-        k_cache, v_cache = (cache.view(torch.float8_e4m3fn) for cache in (k_cache, v_cache))
-    return k_cache, v_cache
+@_of_cache("fnuz codes taken for OCP's")
+def _as_ocp(cache):
+    return cache.view(torch.float8_e4m3fn) if cache.dtype == torch.float8_e4m3fnuz else cache
 
 
-@mutant(READ, "fnuz codes taken for OCP's")
-def fnuz_misread(q, k_cache, v_cache, *rest, **params):
-    return _read(q, *_as_ocp(k_cache, v_cache), *rest, **params)
+@_of_cache("NaN codes taken for 480")
+def no_nan(cache):
+    codes = cache.view(torch.uint8).clone()
+    if cache.dtype == torch.float8_e4m3fn:
+        codes[codes & 0x7F == 0x7F] -= 1
+    return codes.view(cache.dtype)
 
 
-@mutant(READ, "NaN codes taken for 480")
-def no_nan(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks=None, **params):
-    def finite(cache):
-        codes = cache.view(torch.uint8).clone()
-        if cache.dtype == torch.float8_e4m3fn:
-            codes[codes & 0x7F == 0x7F] -= 1
-        return codes.view(cache.dtype)
-
-    return _read(q, finite(k_cache), finite(v_cache), table, lens, k_scale, v_scale, sinks, **params)
+@_of_cache("subnormal codes taken for 0")
+def no_subnormals(cache):
+    codes, small = cache.view(torch.uint8).clone(), 4 if cache.dtype == torch.float8_e5m2 else 8
+    codes[(codes & 0x7F) < small] = 0
+    return codes.view(cache.dtype)
 
 
-@mutant(READ, "subnormal codes taken for 0")
-def no_subnormals(q, k_cache, v_cache, table, lens, k_scale, v_scale, sinks=None, **params):
-    def flushed(cache):
-        codes, small = cache.view(torch.uint8).clone(), 4 if cache.dtype == torch.float8_e5m2 else 8
-        codes[(codes & 0x7F) < small] = 0
-        return codes.view(cache.dtype)
-
-    return _read(q, flushed(k_cache), flushed(v_cache), table, lens, k_scale, v_scale, sinks, **params)
+@_reads("queries rounded to the cache's type")
+def narrow_queries(given):
+    q = given["q"]
+    return {"q": q.float().clamp(-240, 240).to(given["k_cache"].dtype).to(q.dtype)}
 
 
-@mutant(READ, "queries rounded to the cache's type")
-def narrow_queries(q, k_cache, *rest, **params):
-    return _read(q.float().clamp(-240, 240).to(k_cache.dtype).to(q.dtype), k_cache, *rest, **params)
-
-
-@mutant(READ, "queries through float16 as they are")
-def queries_in_float16(q, *rest, **params):
-    return _read(q.to(torch.float16).to(q.dtype), *rest, **params)
+@_reads("queries through float16 as they are")
+def queries_in_float16(given):
+    return {"q": given["q"].to(torch.float16).to(given["q"].dtype)}
 
 
 source(
@@ -136,7 +151,7 @@ def write_multiplied(k, v, k_cache, v_cache, slots, k_scale, v_scale):
 
 @mutant(WRITE, "fnuz codes written as OCP's")
 def write_fnuz(k, v, k_cache, v_cache, slots, k_scale, v_scale):
-    _write(k, v, *_as_ocp(k_cache, v_cache), slots, k_scale, v_scale)
+    _write(k, v, _as_ocp(k_cache), _as_ocp(v_cache), slots, k_scale, v_scale)
 
 
 def _quantised(given, change):

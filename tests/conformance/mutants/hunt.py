@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import inspect
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from portable.spec import registry
 from .registry import Mutant
 from .tools import right
 
-__all__ = ["Kill", "hunt", "in_place", "judge", "right", "runner", "suite"]
+__all__ = ["Kill", "by_position", "hunt", "in_place", "judge", "right", "runner", "suite"]
 
 BEHAVIOURS = ("rows_alone", "two_threads", "autograd", "beyond_2_31", "scaling", "bad_arguments", "probes")
 ON_EMULATED_GPUS = ("rows_alone", "probes")
@@ -51,8 +52,10 @@ class Kill:
 
     @property
     def killed(self) -> bool:
-        """Not by the compiler: what does not compile says nothing of the suite."""
-        return self.state not in ("survived", "QualityWarning", "CompileError")
+        """Not by the compiler, nor by Python's call: what does not compile, or cannot be called, says nothing
+        of the suite."""
+        called = not self.message.startswith("TypeError")
+        return called and self.state not in ("survived", "QualityWarning", "CompileError")
 
 
 @functools.cache
@@ -140,10 +143,21 @@ def _of_tensors(mutant: Mutant) -> Any:
     def of_tensors(entry: Any, inputs: Iterable[str], params: Mapping[str, Any]) -> Any:
         if entry != replaced:
             return real(entry, inputs, params)
-        names = tuple(inputs)
-        return lambda *tensors: function(**dict(zip(names, tensors, strict=True)), **params)
+        return (
+            functools.partial(function, **params)
+            if by_position(function, tuple(inputs))
+            else (lambda *tensors: function(**dict(zip(inputs, tensors, strict=True)), **params))
+        )
 
     return of_tensors
+
+
+def by_position(function: Callable[..., Any], inputs: Iterable[str]) -> bool:
+    """Whether a mutant takes the op's tensors in their order, not by their names."""
+    taken = inspect.signature(function).parameters.values()
+    names = {each.name for each in taken}
+    whatever = any(each.kind is each.VAR_KEYWORD for each in taken)
+    return not (whatever or names.issuperset(inputs))
 
 
 @contextlib.contextmanager
