@@ -27,7 +27,7 @@ Cache = tuple[Tensor, Tensor]
 class Torch:
     """torch's fastest functions, as its users write a model."""
 
-    def serving(self) -> contextlib.AbstractContextManager[None]:
+    def serving(self, decode: bool) -> contextlib.AbstractContextManager[None]:
         """Around a step without gradients: no kernel in flight writes a weight."""
         return contextlib.nullcontext()
 
@@ -150,8 +150,8 @@ _CONSTANT_WEIGHT = "skinny_constant_weight"
 class Portable(Torch):
     """This package's functions."""
 
-    def serving(self) -> contextlib.AbstractContextManager[None]:
-        ops = ("linear", "gated_linear")
+    def serving(self, decode: bool) -> contextlib.AbstractContextManager[None]:
+        ops = ("linear", "gated_linear") if decode else ()  # the kernel takes few rows
         return portable.using(
             **{op: _CONSTANT_WEIGHT for op in ops if _CONSTANT_WEIGHT in dispatcher.candidates(op)}
         )
@@ -213,7 +213,7 @@ class Portable(Torch):
 class BatchInvariant(Portable):
     """The same where a row's bits depend on no other row."""
 
-    def serving(self) -> contextlib.AbstractContextManager[None]:
+    def serving(self, decode: bool) -> contextlib.AbstractContextManager[None]:
         return portable.using(batch_invariant=True)
 
 

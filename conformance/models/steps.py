@@ -135,7 +135,7 @@ class Ready:
 
     def _step(self, model: Model, chosen: functions.Torch, forward: Callable[[], Tensor]) -> Tensor:
         if self.step.kind != TRAIN:
-            with torch.no_grad(), chosen.serving():
+            with torch.no_grad(), chosen.serving(self.step.kind == DECODE):
                 return forward()
         model.zero_grad(set_to_none=True)
         loss = forward()
