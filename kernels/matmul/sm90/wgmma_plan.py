@@ -328,7 +328,7 @@ def few_columns(problem: Problem) -> bool:
     return problem.transposable and problem.N <= _FEW_COLUMNS < problem.M and c_by_tma(problem)
 
 
-def _maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
+def maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
     """The problem, with A and B swapped where that is faster, and its tile. A K-major b allows any TILE_N, so
     that row-major a and b are better swapped."""
     tile = wgmma_tile(problem, call.device, call.config)
@@ -341,7 +341,7 @@ def _maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
     swapped = wgmma_tile(other, call.device, call.config)
     unswapped = Costs(problem, call.device).total(tile)
     time = Costs(other, call.device).total(swapped)
-    rows_last = _is_long(problem) and problem.N < problem.M and time <= unswapped
+    rows_last = is_long(problem) and problem.N < problem.M and time <= unswapped
     gains = problem.b.unit_stride == "col" or strip_in_l2(other, swapped)
     if few or time < _SWAP_AB * unswapped or (rows_last and gains):
         return other, swapped
@@ -354,7 +354,7 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
         problem = problem.transposed()
     if (reason := unsuited(problem)) is not None:
         return reason
-    problem, tile = _maybe_swap_ab(problem, call)
+    problem, tile = maybe_swap_ab(problem, call)
     if (misfit := tile.misfit(problem, call.device)) is not None:
         return Rejected(misfit)
     clusters = tile.clusters(problem.product)
@@ -387,7 +387,8 @@ def last_col(problem: Problem, tile: WgmmaTile, splitk: bool = False) -> int:
     return _NOWHERE if problem.N % starts else problem.N - tile.n
 
 
-def _is_long(problem: Problem) -> bool:
+def is_long(problem: Problem) -> bool:
+    """Whether a product is so long that it runs at the GPU's power limit."""
     return problem.batches == 1 and problem.M * problem.N * problem.K >= _LONG
 
 
@@ -395,16 +396,17 @@ def strip_in_l2(problem: Problem, tile: WgmmaTile) -> bool:
     """Whether the rows of a that a raster group reads for every column of c are to stay in L2."""
     strip = tile.group_m * tile.cluster_m * tile.m * problem.K * problem.a.itemsize
     plain = not (problem.gated or tile.n_tail) and c_by_tma(problem)
-    return _is_long(problem) and plain and strip <= _STRIP_BYTES
+    return is_long(problem) and plain and strip <= _STRIP_BYTES
 
 
 class SplitK(NamedTuple):
     """Tiles from `whole` on are computed in `k_splits` parts along K; their partial sums go to the workspace
-    "partials"."""
+    "partials". With `first_steps` in two parts, so many steps of 64 k and the rest."""
 
     whole: int
     k_splits: int
     clusters: int  # launched, for all tiles
+    first_steps: int = 0
 
 
 def _box_rows(lines: int, k_major: bool, blocks: int) -> int:
@@ -484,7 +486,9 @@ def launch(
     if splitk is not None:
         grid = (splitk.clusters * tile.cluster, 1, 1)
         whole, k_splits = Scalar("i32", splitk.whole), Scalar("i32", splitk.k_splits)
+        first_steps = Scalar("i32", splitk.first_steps)
         outputs += (("partials", Pointer("partials", True)), ("whole", whole), ("k_splits", k_splits))
+        outputs += (("first_steps", first_steps),)
     places = (
         ("first_n_tail", Scalar("i32", costs.first_n_tail(tile))),
         ("last_col", Scalar("i32", last_col(problem, tile, splitk is not None))),
