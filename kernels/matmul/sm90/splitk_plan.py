@@ -1,6 +1,5 @@
 """Split-K: where the output tiles do not fill the GPU, wgmma.cu computes each tile of the last wave, or all
-tiles, in `k_splits` parts along K, and splitk_reduce.cu adds the partial sums. Of a long product's last wave
-that is more than half full the tiles are in two unequal parts."""
+tiles, in `k_splits` parts along K, and splitk_reduce.cu adds the partial sums."""
 
 from __future__ import annotations
 
@@ -59,20 +58,23 @@ _MIN_STEPS, _MAX_K_SPLITS = 4, 32  # steps of 64 k in a split
 # Measured 2026-11-22. Clocks of the reduction's launch, bytes of partial sums written and read per clock,
 # splits the reduction reads at once, and clocks of every further read.
 REDUCE, BYTES, _AT_ONCE, _FURTHER_READ = 2600.0, 1300.0, 8, 6000.0
-_WORTH, _LONG_WORTH = 0.9, 0.99  # of the time without split-K
-_MAX_SECOND_PARTS = 5  # that a cluster computes
+_WORTH = 0.9  # of the time without split-K
+# The same of long products' last wave. 2026-11-27, under load: 28672x4096x8192 tn, 0.975 by `clocks`, 2.2 %
+# faster; 32000x4096x8192 tn, 0.982, the same. (Two unequal parts of a wave that is mostly full, the second
+# ones by the clusters that it leaves: 8192x4096x14336 nt, 8192x4096x28672 nn, 8192x4096x32000 nn, 7.8 waves
+# for 8, 0.7 to 3 % slower.)
+_LONG_WORTH = 0.98
 _REDUCE_THREADS, _MAX_RESIDENT = 256, 8
 
 
 class SplitKConfig(NamedTuple):
     """`whole` tiles of clusters are computed at once, the others in `k_splits` parts; `clusters` are
-    launched. With `first_steps` in two parts, the first so many steps of 64 k long."""
+    launched."""
 
     tile: WgmmaTile
     whole: int
     k_splits: int
     clusters: int
-    first_steps: int = 0
 
     def blocks(self, problem: Problem) -> int:
         """Blocks that compute a part of K."""
@@ -85,7 +87,7 @@ class SplitKConfig(NamedTuple):
     def clocks(self, problem: Problem, device: Device) -> float:
         costs = Costs(problem, device)
         whole = ceil(self.whole, self.clusters) * costs.of_tile(self.tile)
-        costs.steps = self.first_steps or ceil(costs.steps, self.k_splits)
+        costs.steps = ceil(costs.steps, self.k_splits)
         added = self.elements(problem) * 4 / BYTES + (ceil(self.k_splits, _AT_ONCE) - 1) * _FURTHER_READ
         return whole + costs.of_tile(self.tile) + REDUCE + added
 
@@ -104,34 +106,6 @@ def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[SplitKCon
     return [SplitKConfig(tile, 0, k_splits, left * k_splits) for k_splits in range(2, limit + 1)]
 
 
-def _unequal(problem: Problem, device: Device, tile: WgmmaTile) -> list[SplitKConfig]:
-    """Split-K of a last wave that is mostly full: each of its clusters computes a first part, and those that
-    it does not fill the second parts, as many as take the same time."""
-    room, steps = device.multiprocessors // tile.cluster, ceil(problem.K, 64)
-    tiles = tile.clusters(problem)
-    left = tiles % room
-    if not left:
-        return []
-    seconds = ceil(left, room - left)
-    first = ceil(steps * seconds, seconds + 1)
-    if seconds > _MAX_SECOND_PARTS or tiles < room or min(first, steps - first) < _MIN_STEPS:
-        return []
-    return [SplitKConfig(tile, tiles - left, 2, room, first)]
-
-
-def long_config(problem: Problem, device: Device, tile: WgmmaTile) -> SplitKConfig | None:
-    """The fastest split-K of a long product's last wave, with the tile that it has without; None where the
-    product is faster without."""
-    if tile.n_tail or not tile.overlaps_store or strip_in_l2(problem, tile):
-        return None
-    options = [*_splits(problem, device, tile), *_unequal(problem, device, tile)]
-    if not options:
-        return None
-    best = min(options, key=lambda option: option.clocks(problem, device))
-    whole = Costs(problem, device).total(tile)
-    return best if best.clocks(problem, device) < _LONG_WORTH * whole else None
-
-
 def splitk_config(problem: Problem, device: Device) -> SplitKConfig | None:
     """The fastest split-K, or None where the product is faster without."""
     tiles = [tile.filling(device) for tile in _SHAPES if tile.misfit(problem, device) is None]
@@ -144,6 +118,17 @@ def splitk_config(problem: Problem, device: Device) -> SplitKConfig | None:
     return best if best.clocks(problem, device) < _WORTH * whole else None
 
 
+def long_config(problem: Problem, device: Device, tile: WgmmaTile) -> SplitKConfig | None:
+    """Split-K of a long product's last wave, with the tile that it has without; None where it is as fast
+    without."""
+    if tile.n_tail or not tile.overlaps_store or strip_in_l2(problem, tile):
+        return None
+    options = _splits(problem, device, tile)
+    best = min(options, key=lambda option: option.clocks(problem, device), default=None)
+    whole = Costs(problem, device).total(tile)
+    return best if best is not None and best.clocks(problem, device) < _LONG_WORTH * whole else None
+
+
 def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:
     """wgmma.cu with split-K; operands that are not 16-byte aligned are realigned first."""
     if problem.c.unit_stride == "row" and problem.bias is None:
@@ -154,11 +139,10 @@ def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:
     problem = copies.problem
     if (reason := unsuited(problem)) is not None:
         return reason
-    if is_long(problem):
+    split = splitk_config(problem, call.device)
+    if split is None and is_long(problem):
         problem, tile = maybe_swap_ab(problem, call)
         split = long_config(problem, call.device, tile)
-    else:
-        split = splitk_config(problem, call.device)
     if split is None:
         tile = wgmma_tile(problem, call.device, {})
         tiles = tile.clusters(problem) * tile.cluster
@@ -220,7 +204,7 @@ def planned(copies: Realigned, problem: Problem, call: Call, split: SplitKConfig
     tiles = split.blocks(problem) // split.k_splits
     launches = (
         *copies.launches,
-        launch(problem, call, tile, False, SplitK(*split[1:])),
+        launch(problem, call, tile, False, SplitK(split.whole, split.k_splits, split.clusters)),
         reduction(tile, tiles, problem.dtype, call.device, defines, args),
     )
     return Plan(launches, (*copies.workspaces, Workspace("partials", (split.elements(problem),), "float32")))

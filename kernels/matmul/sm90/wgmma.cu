@@ -18,8 +18,7 @@
 //
 // Split-K: with SPLITK, the tiles from `whole` on are computed in `k_splits` parts along K: a cluster computes one
 // part, before its whole tiles, and writes float32 accumulators to `partials`, as its threads hold them, for
-// splitk_reduce.cu. With `first_steps` the parts are two, unequal ones: the last wave's clusters compute a first part
-// each, that many steps long, and the clusters that the wave does not fill the second parts in turn.
+// splitk_reduce.cu.
 //
 // Gated: the first half of b's tile is gate's columns, the second up's, which its tensor map has as two matrices. So a
 // thread's accumulators hold gate and up of the same columns of c, whose tiles are TILE_N / 2 wide. Of a cluster of two
@@ -85,14 +84,12 @@ struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
 struct TileScheduler {
     uint32_t tiles, splitk_tiles, n_tails;  // clusters of whole and of split-K tiles, and narrow tiles
     int k_splits;                    // of each split-K tile
-    int first_steps;                 // of the first of two unequal splits, or 0
     int first_n_tail;                  // the first block with tiles of the N tail
     int last_col;                    // no other tile starts at a later column
     Sizes whole;                     // the product without the N tail
 
-    DEVICE TileScheduler(const Sizes& s, int first, int last_col, uint32_t undivided, int k_splits,
-                         int first_steps)
-        : splitk_tiles(0), k_splits(k_splits), first_steps(first_steps), first_n_tail(first), last_col(last_col), whole(s) {
+    DEVICE TileScheduler(const Sizes& s, int first, int last_col, uint32_t undivided, int k_splits)
+        : splitk_tiles(0), k_splits(k_splits), first_n_tail(first), last_col(last_col), whole(s) {
         if (N_TAIL) whole.n = s.n / CLUSTER_TILE_N * CLUSTER_TILE_N;
         const uint32_t batches = static_cast<uint32_t>(s.inner_batches) * s.outer_batches;
         const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + CLUSTER_TILE_M - 1) / CLUSTER_TILE_M;
@@ -148,26 +145,16 @@ DEVICE int rows_of(const Tile& tile, const Sizes& s) {
 
 DEVICE int steps_of(const Sizes& s) { return (s.k + TILE_K - 1) / TILE_K; }
 
-// The steps of k that a cluster computes of a split-K tile, and of every further one `stride` tiles on. The `k_splits`
-// equal parts of a tile are consecutive clusters'.
+// The steps of k that a cluster computes of a split-K tile: its `k_splits` parts are consecutive clusters.
 struct KRange {
-    uint32_t tile, split, stride;
+    uint32_t tile;
     int first, last;
 
-    DEVICE KRange(const TileScheduler& work, int steps) : stride(work.splitk_tiles) {
-        const uint32_t cluster = blockIdx.x / CLUSTER;
-        if (work.first_steps) {
-            split = cluster >= work.splitk_tiles;
-            tile = split ? cluster - work.splitk_tiles : cluster;
-            if (split) stride = gridDim.x / CLUSTER - work.splitk_tiles;
-            first = split ? work.first_steps : 0;
-            last = split ? steps : work.first_steps;
-        } else {
-            split = cluster % work.k_splits;
-            tile = cluster / work.k_splits;
-            first = static_cast<int>(static_cast<uint64_t>(steps) * split / work.k_splits);
-            last = static_cast<int>(static_cast<uint64_t>(steps) * (split + 1) / work.k_splits);
-        }
+    DEVICE KRange(int k_splits, int steps) {
+        const uint32_t cluster = blockIdx.x / CLUSTER, split = cluster % k_splits;
+        tile = cluster / k_splits;
+        first = static_cast<int>(static_cast<uint64_t>(steps) * split / k_splits);
+        last = static_cast<int>(static_cast<uint64_t>(steps) * (split + 1) / k_splits);
     }
 };
 
@@ -267,7 +254,8 @@ DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, c
         }
     };
     if (SPLITK) {
-        for (KRange range(work, steps); range.tile < work.splitk_tiles; range.tile += range.stride)
+        const KRange range(work.k_splits, steps);
+        if (range.tile < work.splitk_tiles)
             load_tile(tile_of(work.tiles + range.tile, me, work), range.first, range.last);
     }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += grid_blocks() / CLUSTER) {
@@ -346,22 +334,20 @@ DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[COUNT], int steps, in
 }
 
 #if SPLITK
-#define PARTIALS_PARAMETER float *partials, int whole, int k_splits, int first_steps,
+#define PARTIALS_PARAMETER float *partials, int whole, int k_splits,
 #define PARTIALS_ARGUMENT partials
-#define SPLITK_ARGUMENTS whole, k_splits, first_steps
+#define SPLITK_ARGUMENTS whole, k_splits
 #else
 #define PARTIALS_PARAMETER
 #define PARTIALS_ARGUMENT nullptr
-#define SPLITK_ARGUMENTS 0, 1, 0
+#define SPLITK_ARGUMENTS 0, 1
 #endif
 
-// A consumer's partial sums, in vectors of four: the first of every thread, then the second of every thread. Consumers,
-// blocks of a cluster and `part`s follow one another.
-template <int COUNT>
-DEVICE void store_partials(float* partials, uint32_t part, const float (&acc)[COUNT], int consumer) {
-    const int64_t block = static_cast<int64_t>(part) * CLUSTER + blockIdx.x % CLUSTER;
-    float4* to = reinterpret_cast<float4*>(partials) + (block * CONSUMERS + consumer) * (COUNT / 4) * 128 +
-                 thread_x() % 128;
+// A consumer's partial sums, in vectors of four: the first of every thread, then the second of every thread. Consumers
+// and blocks follow one another.
+template <int COUNT> DEVICE void store_partials(float* partials, const float (&acc)[COUNT], int consumer) {
+    float4* to = reinterpret_cast<float4*>(partials) +
+                 (static_cast<int64_t>(blockIdx.x) * CONSUMERS + consumer) * (COUNT / 4) * 128 + thread_x() % 128;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i)
         to[i * 128] = make_float4(acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]);
@@ -398,10 +384,11 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
     };
 
     if (SPLITK) {
-        for (KRange range(work, steps); range.tile < work.splitk_tiles; range.tile += range.stride) {
+        const KRange range(work.k_splits, steps);
+        if (range.tile < work.splitk_tiles) {
             float acc[TILE_N / 2];
             multiply_tile<TILE_N, false>(pipe, acc, range.last - range.first, consumer, me);
-            store_partials(partials, range.tile * work.k_splits + range.split, acc, consumer);
+            store_partials(partials, acc, consumer);
         }
     }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {

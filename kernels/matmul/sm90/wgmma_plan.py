@@ -388,7 +388,7 @@ def last_col(problem: Problem, tile: WgmmaTile, splitk: bool = False) -> int:
 
 
 def is_long(problem: Problem) -> bool:
-    """Whether a product is so long that it runs at the GPU's power limit."""
+    """Whether a product takes so long that it runs at the GPU's power limit."""
     return problem.batches == 1 and problem.M * problem.N * problem.K >= _LONG
 
 
@@ -401,12 +401,11 @@ def strip_in_l2(problem: Problem, tile: WgmmaTile) -> bool:
 
 class SplitK(NamedTuple):
     """Tiles from `whole` on are computed in `k_splits` parts along K; their partial sums go to the workspace
-    "partials". With `first_steps` in two parts, so many steps of 64 k and the rest."""
+    "partials"."""
 
     whole: int
     k_splits: int
     clusters: int  # launched, for all tiles
-    first_steps: int = 0
 
 
 def _box_rows(lines: int, k_major: bool, blocks: int) -> int:
@@ -486,9 +485,7 @@ def launch(
     if splitk is not None:
         grid = (splitk.clusters * tile.cluster, 1, 1)
         whole, k_splits = Scalar("i32", splitk.whole), Scalar("i32", splitk.k_splits)
-        first_steps = Scalar("i32", splitk.first_steps)
         outputs += (("partials", Pointer("partials", True)), ("whole", whole), ("k_splits", k_splits))
-        outputs += (("first_steps", first_steps),)
     places = (
         ("first_n_tail", Scalar("i32", costs.first_n_tail(tile))),
         ("last_col", Scalar("i32", last_col(problem, tile, splitk is not None))),
