@@ -1,14 +1,18 @@
 """Writes the pages that are deduced: one per op from its spec, the spec's keys from the schema, the page of
-batch invariance from the specs, and the page of errors from the classes."""
+batch invariance from the specs and a record, and the page of errors from the classes."""
 
 from __future__ import annotations
 
 import inspect
+import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 import portable
 from portable import errors
+from portable.conformance import stats
+from portable.conformance.models import configs, measure, record
 from portable.runtime import detect
 from portable.spec import docs_page, registry, schema_page
 from portable.spec.model import Implementation
@@ -35,6 +39,24 @@ float64, which is torch's alone.
 | ops | CUDA | ROCm | CPU |
 |---|---|---|---|
 """
+COST = """
+## What it costs
+
+Steps of a model of Llama's shape (four layers) on one {device}, both in turn under load; a decode step is a
+graph ([record]({link}), {date}):
+
+```console
+$ {command}
+```
+
+As called, decode steps promise constant weights. Up to 64 rows are `skinny`'s there and `mma`'s within the
+block; other products and attention run the same kernels. In brackets the milliseconds of products and of
+attention.
+
+| step | as called, ms | within the block, ms | times |
+|---|--:|--:|--:|
+"""
+_RECORD = "conformance/results/h200/models-llama-invariant.json.gz"
 _HALVES = frozenset({"float16", "bfloat16"})
 _TYPES = {_HALVES: ["16-bit"], _HALVES | {"float32"}: []}
 _VENDORS = {"cuda": "sm_", "rocm": "gfx", "cpu": ""}
@@ -64,7 +86,29 @@ def invariance_page() -> str:
         cells = tuple("; ".join(filter(None, names)) or "none" for names in found)
         lines.setdefault(cells, []).append(f"`{op}`")
     rows = [f"| {', '.join(ops)} | {' | '.join(cells)} |" for cells, ops in lines.items()]
-    return INVARIANCE + "\n".join(rows) + "\n"
+    return INVARIANCE + "\n".join(rows) + "\n" + invariance_cost()
+
+
+def invariance_cost() -> str:
+    """What a step takes within the block, of the record: medians, and the median of the rounds' ratios."""
+    found = record.read(Path(__file__).parents[1] / _RECORD)
+    rows = []
+    for timed in found["steps"]:
+        by_name = {each["name"]: each for each in timed["candidates"]}
+        without, within = by_name["portable"], by_name["portable.batch_invariant"]
+        step = configs.steps()[timed["step"]]
+        sizes = f"{step.kind}, {step.sequences} x {step.tokens}"
+        ratio = stats.ratio_interval(without["us"], within["us"]).value
+        rows.append(f"| {sizes} | {_parts(without)} | {_parts(within)} | {ratio:.2f} |")
+    header = found["header"]
+    said = {"device": header["device"], "command": header["command"], "date": header["date"][:10]}
+    return COST.format(link=f"../{_RECORD}", **said) + "\n".join(rows) + "\n"
+
+
+def _parts(candidate: dict[str, Any]) -> str:
+    parts = measure.parts(candidate)
+    of_parts = ", ".join(f"{parts[name] / 1e3:.2f}" for name in ("GEMM", "attention"))
+    return f"{statistics.median(candidate['us']) / 1e3:.2f} ({of_parts})"
 
 
 def error_page() -> str:

@@ -158,6 +158,19 @@ def test_the_readme_s_decode_steps_are_those_of_the_record(step):
     assert cells == [f"{paired[name]:.2f}" for name in names]
 
 
+def test_the_guide_s_cost_of_batch_invariance_is_the_record_s():
+    found = models.read(ROOT / "conformance/results/h200/models-llama-invariant.json.gz")
+    assert found["header"]["device"] == "NVIDIA H200" and found["header"]["dirty"] is False
+    times = {}
+    for timed in found["steps"]:
+        assert {each["state"] for each in timed["candidates"]} == {"Pass"}
+        us = {one["name"]: one["us"] for one in timed["candidates"]}
+        times[timed["step"]] = statistics.median(map(truediv, us["portable.batch_invariant"], us["portable"]))
+    guide = " ".join((ROOT / "docs/guide.md").read_text().split())
+    decode = f"{times['decode-16']:.2f} to {times['decode-1']:.2f} times as long"
+    assert f"{decode}, its prefill {times['prefill']:.2f}" in guide
+
+
 def test_the_readme_s_mutants_are_those_of_the_page():
     page, readme = ((ROOT / name).read_text() for name in ("docs/mutants.md", "README.md"))
     (count,) = re.findall(r"^(\d+) mutants, \1 rejected, \*\*0 survived\*\*", page, re.M)

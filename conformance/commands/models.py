@@ -72,7 +72,10 @@ def models_command(args: Any) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not any(each.takes(step) for each in candidates for step in wanted):
-        raise UsageError(f"--candidates {names}: quantised steps are decode steps, and --steps names none")
+        raise UsageError(
+            f"--candidates {names}: none of these takes one of --steps: quantised ones take decode steps, a "
+            "batch-invariant one those without gradients"
+        )
     tiny = args.tiny or not (gpu or args.modelled)
     shrink = configs.tiny if tiny else None
     if args.modelled:

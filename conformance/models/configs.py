@@ -13,7 +13,7 @@ from portable.errors import listed, nearest
 from portable.spec import strict_yaml
 
 FILE = Path(__file__).with_name("configs.yaml")
-TRAIN, DECODE = "train", "decode"
+TRAIN, PREFILL, DECODE = "train", "prefill", "decode"
 OTHER = "other"
 """The part of kernels that no pattern names."""
 

@@ -27,8 +27,8 @@ Cache = tuple[Tensor, Tensor]
 class Torch:
     """torch's fastest functions, as its users write a model."""
 
-    def constant_weights(self) -> contextlib.AbstractContextManager[None]:
-        """Around a decode step: no kernel in flight writes a weight."""
+    def serving(self, decode: bool) -> contextlib.AbstractContextManager[None]:
+        """Around a step without gradients: no kernel in flight writes a weight."""
         return contextlib.nullcontext()
 
     def embedding(self, tokens: Tensor, weight: Tensor) -> Tensor:
@@ -150,8 +150,8 @@ _CONSTANT_WEIGHT = "skinny_constant_weight"
 class Portable(Torch):
     """This package's functions."""
 
-    def constant_weights(self) -> contextlib.AbstractContextManager[None]:
-        ops = ("linear", "gated_linear")
+    def serving(self, decode: bool) -> contextlib.AbstractContextManager[None]:
+        ops = ("linear", "gated_linear") if decode else ()  # the kernel takes few rows
         return portable.using(
             **{op: _CONSTANT_WEIGHT for op in ops if _CONSTANT_WEIGHT in dispatcher.candidates(op)}
         )
@@ -208,6 +208,13 @@ class Portable(Torch):
 
     def loss(self, x: Tensor, weight: Tensor, target: Tensor, softcap: float | None) -> Tensor:
         return portable.linear_cross_entropy(x, weight, target, softcap=softcap)
+
+
+class BatchInvariant(Portable):
+    """The same where a row's bits depend on no other row."""
+
+    def serving(self, decode: bool) -> contextlib.AbstractContextManager[None]:
+        return portable.using(batch_invariant=True)
 
 
 class Liger(Torch):

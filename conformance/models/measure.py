@@ -4,6 +4,7 @@ kernels."""
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -147,8 +148,9 @@ def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def kernels(call: Callable[[], Any]) -> list[Entry]:
-    """The kernels of one call: name, part of the step, launches and microseconds, the longest first. Kernels
-    that overlap count whole, so that their sum may be above the step's time."""
+    """The kernels of one call: name, part of the step, launches and microseconds, the longest first. Time in
+    which kernels overlap is the earlier one's: a dependent launch's wait for the kernel ahead is not its
+    own."""
     from torch.profiler import ProfilerActivity, profile
 
     call()
@@ -157,10 +159,21 @@ def kernels(call: Callable[[], Any]) -> list[Entry]:
         call()
         torch.cuda.synchronize()
     return by_kernel(
-        (event.name[:160], event.self_device_time_total)
-        for event in profiler.events() or ()
-        if event.device_type.name == "CUDA" and event.self_device_time_total > 0
+        own_times(
+            (event.time_range.start, event.time_range.end, event.name[:160])
+            for event in profiler.events() or ()
+            if event.device_type.name == "CUDA" and event.self_device_time_total > 0
+        )
     )
+
+
+def own_times(spans: Iterable[tuple[float, float, str]]) -> Iterator[tuple[str, float]]:
+    """Names and times of spans (start, end, name): of each what lies behind the ends of those that started
+    before it."""
+    until = -math.inf
+    for start, end, name in sorted(spans):
+        yield name, max(0.0, end - max(start, until))
+        until = max(until, end)
 
 
 def by_kernel(launches: Iterable[tuple[str, float]]) -> list[Entry]:

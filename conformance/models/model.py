@@ -48,12 +48,21 @@ class Model(nn.Module):
         target = tokens[:, 1:].flatten()
         return functions.loss(x.flatten(0, 1), self.head, target, self.config.final_softcap)
 
+    def prefill(self, functions: Torch, tokens: Tensor) -> Tensor:
+        """Logits of the last of each sequence's tokens, (sequences, vocabulary); tokens is
+        (sequences, length)."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), -1)
+        return self._logits(functions, self._hidden(functions, tokens, positions)[:, -1])
+
     def decode(self, functions: Torch, tokens: Tensor, position: Tensor, caches: list[Cache]) -> Tensor:
         """Logits of one token of each sequence, (sequences, vocabulary). `position` (1,) is its place in the
         caches, where its keys and values are written; the caches end there."""
         slots = functions.slots(position, len(tokens), caches[0][0].shape[1])
         x = self._hidden(functions, tokens[:, None], position.expand(len(tokens), 1), caches, slots)
-        return capped(functions.linear(x[:, 0], self.head), self.config.final_softcap)
+        return self._logits(functions, x[:, 0])
+
+    def _logits(self, functions: Torch, x: Tensor) -> Tensor:
+        return capped(functions.linear(x, self.head), self.config.final_softcap)
 
     def _hidden(
         self, functions: Torch, tokens: Tensor, positions: Tensor, caches: list[Cache] | None = None,

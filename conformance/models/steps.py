@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from portable.conformance.models import functions, quantized
-from portable.conformance.models.configs import DECODE, Config, Step
+from portable.conformance.models.configs import DECODE, PREFILL, TRAIN, Config, Step
 from portable.conformance.models.functions import Cache
 from portable.conformance.models.model import Model
 from portable.conformance.perf import libraries
@@ -21,16 +21,20 @@ from portable.conformance.perf import libraries
 @dataclass(frozen=True)
 class Candidate:
     """Functions for the model, traced by torch.compile or not, and by this package's pass of Inductor; with a
-    scheme those whose linears are quantised so, for decode steps alone."""
+    scheme those whose linears are quantised so, for decode steps alone; `serves` those for steps without
+    gradients alone."""
 
     name: str
     functions: Callable[..., functions.Torch]
     compiled: bool = False
     inductor_pass: bool = False
     scheme: quantized.Scheme | None = None
+    serves: bool = False
 
     def takes(self, step: Step) -> bool:
-        return self.scheme is None or step.kind == DECODE
+        if self.scheme is not None:
+            return step.kind == DECODE
+        return not (self.serves and step.kind == TRAIN)
 
     @property
     def eager(self) -> Candidate:
@@ -52,6 +56,7 @@ CANDIDATES: Mapping[str, Candidate] = {
         Candidate("portable", functions.Portable),
         Candidate("portable.compile", functions.Portable, compiled=True),
         Candidate("portable.inductor", functions.TorchWithPass, compiled=True, inductor_pass=True),
+        Candidate("portable.batch_invariant", functions.BatchInvariant, serves=True),
         Candidate("portable.fp8", quantized.PortableFp8, scheme=quantized.Fp8Rows()),
         Candidate("portable.fp8_kv", quantized.PortableFp8Cache, scheme=quantized.Fp8Rows(cache=True)),
         Candidate("portable.int4", quantized.Portable, scheme=quantized.Int4()),
@@ -81,7 +86,7 @@ class Ready:
         generator = torch.Generator(device).manual_seed(seed)
         self.config, self.step = config, step
         self.model = Model(config, step.tokens, generator)
-        length = () if step.kind == DECODE else (step.tokens + 1,)
+        length = {TRAIN: (step.tokens + 1,), PREFILL: (step.tokens,), DECODE: ()}[step.kind]
         self.tokens = torch.randint(
             config.vocab, (step.sequences, *length), generator=generator, device=device
         )
@@ -125,11 +130,12 @@ class Ready:
     def _forward(self, model: Model, chosen: functions.Torch, caches: list[Cache]) -> Callable[[], Tensor]:
         if self.step.kind == DECODE:
             return functools.partial(model.decode, chosen, self.tokens, self.position, caches)
-        return functools.partial(model.loss, chosen, self.tokens)
+        forward = model.loss if self.step.kind == TRAIN else model.prefill
+        return functools.partial(forward, chosen, self.tokens)
 
     def _step(self, model: Model, chosen: functions.Torch, forward: Callable[[], Tensor]) -> Tensor:
-        if self.step.kind == DECODE:
-            with torch.no_grad(), chosen.constant_weights():
+        if self.step.kind != TRAIN:
+            with torch.no_grad(), chosen.serving(self.step.kind == DECODE):
                 return forward()
         model.zero_grad(set_to_none=True)
         loss = forward()
@@ -137,7 +143,7 @@ class Ready:
         return loss.detach()
 
     def _named(self, model: Model, result: Tensor) -> dict[str, Tensor]:
-        if self.step.kind == DECODE:
+        if self.step.kind != TRAIN:
             return {"logits": result.float()}
         found = {"loss": result.float()}
         for name, parameter in model.named_parameters():

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn import functional
 
 import portable
 from portable.conformance.commands import cli
@@ -34,7 +35,7 @@ from portable.dispatch import dispatcher, pins
 CPU = torch.device("cpu")
 TORCH = steps.CANDIDATES["torch"]
 PAIRS = [(config, step) for config in configs.models().values() for step in configs.steps().values()
-         if config.takes(step) and step.name in ("train", "decode-1")]  # fmt: skip
+         if config.takes(step) and step.name in ("train", "prefill", "decode-1")]  # fmt: skip
 
 
 def test_a_model_is_judged_and_recorded(tmp_path, capsys):
@@ -54,7 +55,7 @@ def test_every_model_is_as_near_to_float32_as_torch(config, step):
     found = measure.step_entry(*configs.tiny(config, step), [TORCH, steps.CANDIDATES["portable"]], CPU)
     assert [each["state"] for each in found["candidates"]] == ["Pass", "Pass"], found
     parameters = list(Model(configs.tiny(config, step)[0], 4, torch.Generator()).parameters())
-    judged = 1 if step.kind == "decode" else 1 + len(parameters)  # the logits, or loss and gradients
+    judged = 1 if step.kind != "train" else 1 + len(parameters)  # the logits, or loss and gradients
     assert len(found["candidates"][1]["errors"]) == judged
 
 
@@ -195,8 +196,43 @@ def test_a_graph_keeps_what_its_call_holds(monkeypatch):
 
 def test_a_training_step_has_no_quantised_candidate():
     small = configs.tiny(configs.models()["llama"], configs.steps()["train"])
-    found = measure.step_entry(*small, [TORCH, steps.CANDIDATES["portable.int4"]], CPU)["candidates"]
+    wanted = [TORCH, steps.CANDIDATES["portable.int4"], steps.CANDIDATES["portable.batch_invariant"]]
+    found = measure.step_entry(*small, wanted, CPU)["candidates"]
     assert [each["name"] for each in found] == ["torch"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["prefill", "decode-1"])
+def test_a_batch_invariant_step_is_right_and_asks_for_it(step, device_of_command, monkeypatch):
+    """On an emulated GPU: no product of 16 bits promises it on a CPU."""
+    asked = set()
+    linear = portable.linear
+    monkeypatch.setattr(
+        portable, "linear", lambda *args: (asked.add(pins.batch_invariant()), linear(*args))[1]
+    )
+    chosen = ["--models", "llama", "--steps", step, "--tiny", "--candidates", "portable.batch_invariant"]
+    assert cli.main(["models", "--device", "rocm:gfx942", *chosen]) == 0
+    assert asked == {True}
+
+
+def test_time_in_which_kernels_overlap_is_the_earlier_ones():
+    spans = [
+        (12.0, 20.0, "waits for the product"),
+        (0.0, 15.0, "product"),
+        (1.0, 4.0, "within"),
+        (22.0, 23.0, "next"),
+    ]
+    assert list(measure.own_times(spans)) == [
+        ("product", 15.0), ("within", 0.0), ("waits for the product", 5.0), ("next", 1.0)]  # fmt: skip
+
+
+def test_a_prefill_step_has_the_last_logits_of_the_training_forward():
+    config, step = configs.tiny(configs.models()["llama"], configs.steps()["prefill"])
+    ready = steps.Ready(config, step, CPU)
+    assert ready.tokens.shape == (2, step.tokens)
+    logits = ready.outcome(ready.call(TORCH))["logits"]
+    every = ready.model._hidden(functions.Torch(), ready.tokens, torch.arange(step.tokens).expand(2, -1))
+    assert torch.equal(logits, functional.linear(every, ready.model.head)[:, -1].float())
 
 
 def test_a_candidate_that_is_not_there_or_raises_is_said(monkeypatch):
@@ -346,14 +382,17 @@ def test_another_s_fault_is_shown_and_ours_decides():
     ("arguments", "said"),
     [
         (["--models", "lama"], "Did you mean 'llama'?"),
-        (["--steps", "fly"], "--steps fly: there are train, decode-1"),
+        (["--steps", "fly"], "--steps fly: there are train, prefill, decode-1"),
         (["--candidates", "torchh"], "Did you mean 'torch'?"),
         (
             ["--models", "deepseek-v3-attention", "--steps", "decode-1"],
             "none of these models has one of these steps",
         ),
         (["--html", "/nowhere/at/all.html"], "/nowhere/at"),
-        (["--candidates", "portable.int4", "--steps", "train"], "quantised steps are decode steps"),
+        (
+            ["--candidates", "portable.int4", "--steps", "train"],
+            "none of these takes one of --steps",
+        ),
     ],
 )
 def test_a_wrong_option_is_a_sentence(arguments, said, capsys):
@@ -455,9 +494,11 @@ def test_timing_fills_the_entries_and_the_floors(monkeypatch, tmp_path):
 
 
 def test_a_decode_step_promises_constant_weights_where_a_kernel_takes_the_promise(monkeypatch):
-    with functions.Portable().constant_weights():
+    with functions.Portable().serving(decode=True):
         assert (pins.pin("linear"), pins.pin("gated_linear")) == (None, None)  # on a CPU
     monkeypatch.setattr(dispatcher, "candidates", lambda op: ("skinny", "skinny_constant_weight", "torch"))
-    with functions.Portable().constant_weights():
+    with functions.Portable().serving(decode=True):
         assert (pins.pin("linear"), pins.pin("gated_linear")) == ("skinny_constant_weight",) * 2
+    with functions.Portable().serving(decode=False):  # 2026-11-27: a prefill step has too many rows
+        assert pins.pin("linear") is None
     assert pins.pin("linear") is None

@@ -341,7 +341,7 @@ def maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
     swapped = wgmma_tile(other, call.device, call.config)
     unswapped = Costs(problem, call.device).total(tile)
     time = Costs(other, call.device).total(swapped)
-    rows_last = _is_long(problem) and problem.N < problem.M and time <= unswapped
+    rows_last = is_long(problem) and problem.N < problem.M and time <= unswapped
     gains = problem.b.unit_stride == "col" or strip_in_l2(other, swapped)
     if few or time < _SWAP_AB * unswapped or (rows_last and gains):
         return other, swapped
@@ -387,7 +387,8 @@ def last_col(problem: Problem, tile: WgmmaTile, splitk: bool = False) -> int:
     return _NOWHERE if problem.N % starts else problem.N - tile.n
 
 
-def _is_long(problem: Problem) -> bool:
+def is_long(problem: Problem) -> bool:
+    """Whether a product takes so long that it runs at the GPU's power limit."""
     return problem.batches == 1 and problem.M * problem.N * problem.K >= _LONG
 
 
@@ -395,7 +396,7 @@ def strip_in_l2(problem: Problem, tile: WgmmaTile) -> bool:
     """Whether the rows of a that a raster group reads for every column of c are to stay in L2."""
     strip = tile.group_m * tile.cluster_m * tile.m * problem.K * problem.a.itemsize
     plain = not (problem.gated or tile.n_tail) and c_by_tma(problem)
-    return _is_long(problem) and plain and strip <= _STRIP_BYTES
+    return is_long(problem) and plain and strip <= _STRIP_BYTES
 
 
 class SplitK(NamedTuple):

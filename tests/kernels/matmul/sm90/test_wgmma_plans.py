@@ -316,6 +316,33 @@ def test_a_preactivation_is_not_computed_in_clusters():
     assert isinstance(split, splitk_plan.SplitKConfig)
 
 
+def test_the_last_wave_of_a_long_product_is_divided_along_k():
+    """28672x4096x8192 is 27.15 waves of clusters: the ten tiles left are in six parts each."""
+    plan = accepted(splitk_plan.plan(make_call(half(8192, 28672).mT, half(8192, 4096))))
+    args: dict[str, Any] = dict(plan.launches[0].args)
+    assert args["map_a"].tensor == "b"  # swapped as without
+    assert (args["whole"].value, args["k_splits"].value) == (27 * 66, 6)
+    (partials,) = plan.workspaces
+    assert partials.shape == (10 * 6 * 256 * 256,)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (half(8192, 14336), half(4096, 14336).mT),  # 7.76 waves: too many tiles are left for equal parts
+        (half(8192, 32000).mT, half(8192, 4096)),  # 30.3 waves: 1.8 % by the costs, measured as nothing
+    ],
+)
+def test_a_last_wave_that_is_as_fast_whole_is_not_divided(a, b):
+    answer = splitk_plan.plan(make_call(a, b))
+    assert isinstance(answer, Rejected) and "split-K not needed" in answer.reason
+
+
+def test_a_long_product_whose_rows_stay_in_l2_is_not_divided():
+    answer = splitk_plan.plan(make_call(half(8192, 4096), half(4096, 4096).mT))
+    assert isinstance(answer, Rejected) and "split-K not needed" in answer.reason
+
+
 def test_unaligned_operands_of_splitk_are_realigned():
     plan = split(300, 301, 20003)
     assert isinstance(plan, Plan), plan
