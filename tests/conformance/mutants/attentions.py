@@ -8,140 +8,130 @@ from collections.abc import Callable
 import torch
 
 from .flash import LOG2E, Flash, FlashBackward
-from .registry import Mutant, found
+from .registry import Mutant, adder, found
 from .tools import right, walked
-
-
-def _mutant(op: str, name: str) -> Callable[[type], type]:
-    """Adds a class whose instances stand for the op's torch implementation."""
-
-    def add(kind: type) -> type:
-        found.append(Mutant(op, name, "torch", kind()))
-        return kind
-
-    return add
 
 
 def _tf32(x):
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) if x.dtype == torch.float32 else x
 
 
-@_mutant("attention", "causal off by one: its own key hidden")
+@adder("attention")("causal off by one: its own key hidden")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         return super().hidden(i, j, M, N, params) | (params["causal"] & (j > i + N - M - 1))
 
 
-@_mutant("attention", "causal off by one: the next key seen")
+@adder("attention")("causal off by one: the next key seen")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         rest = super().hidden(i, j, M, N, {**params, "causal": False})
         return rest | (params["causal"] & (j > i + N - M + 1))
 
 
-@_mutant("attention", "causal aligned top left")
+@adder("attention")("causal aligned top left")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         return super().hidden(i, j, M, M if params["causal"] else N, params)
 
 
-@_mutant("attention", "query head h reads key head h % G")
+@adder("attention")("query head h reads key head h % G")
 class _(Flash):
     def keys(self, x, heads):
         return x[..., torch.arange(heads) % x.shape[-3], :, :]
 
 
-@_mutant("attention", "all heads read key head 0")
+@adder("attention")("all heads read key head 0")
 class _(Flash):
     def keys(self, x, heads):
         return x[..., :1, :, :].expand(*x.shape[:-3], heads, *x.shape[-2:])
 
 
-@_mutant("attention", "o not rescaled when the maximum grows")
+@adder("attention")("o not rescaled when the maximum grows")
 class _(Flash):
     def step(self, o, total, factor, p, v, dtype):
         return o + self.rounded(p, dtype) @ v, total * factor + p.sum(-1, keepdim=True)
 
 
-@_mutant("attention", "sum not rescaled when the maximum grows")
+@adder("attention")("sum not rescaled when the maximum grows")
 class _(Flash):
     def step(self, o, total, factor, p, v, dtype):
         return o * factor + self.rounded(p, dtype) @ v, total + p.sum(-1, keepdim=True)
 
 
-@_mutant("attention", "left window one key too wide")
+@adder("attention")("left window one key too wide")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         left = params["window_left"]
         return super().hidden(i, j, M, N, {**params, "window_left": left if left is None else left + 1})
 
 
-@_mutant("attention", "left window one key too narrow")
+@adder("attention")("left window one key too narrow")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         left = params["window_left"]
         return super().hidden(i, j, M, N, {**params, "window_left": left if left is None else left - 1})
 
 
-@_mutant("attention", "right window one key too wide")
+@adder("attention")("right window one key too wide")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         side = params["window_right"]
         return super().hidden(i, j, M, N, {**params, "window_right": side if side is None else side + 1})
 
 
-@_mutant("attention", "window of 0 taken for none")
+@adder("attention")("window of 0 taken for none")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         return super().hidden(i, j, M, N, {**params, "window_left": params["window_left"] or None})
 
 
-@_mutant("attention", "keys beyond a multiple of 64 dropped")
+@adder("attention")("keys beyond a multiple of 64 dropped")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         return super().hidden(i, j, M, N, params) | ((j >= N // 64 * 64) & (N > 64))
 
 
-@_mutant("attention", "keys past the last count as scores of 0")
+@adder("attention")("keys past the last count as scores of 0")
 class _(Flash):
     def finish(self, o, total, top):
         return super().finish(o, total + torch.exp(-top), top)
 
 
-@_mutant("attention", "lse in base 2")
+@adder("attention")("lse in base 2")
 class _(Flash):
     def finish(self, o, total, top):
         o, lse = super().finish(o, total, top)
         return o, lse * LOG2E
 
 
-@_mutant("attention", "lse without the maximum")
+@adder("attention")("lse without the maximum")
 class _(Flash):
     def finish(self, o, total, top):
         return super().finish(o, total, torch.zeros_like(top))
 
 
-@_mutant("attention", "lse rounded to the input's type")
+@adder("attention")("lse rounded to the input's type")
 class _(Flash):
     def __call__(self, q, *args, **params):
         o, lse = super().__call__(q, *args, **params)
         return o, lse.to(q.dtype).to(lse.dtype)
 
 
-@_mutant("attention", "NaN where no key is seen")
+@adder("attention")("NaN where no key is seen")
 class _(Flash):
     def finish(self, o, total, top):
         return o / total, (top + torch.log(total)).squeeze(-1)
 
 
-@_mutant("attention", "lse of 0 where no key is seen")
+@adder("attention")("lse of 0 where no key is seen")
 class _(Flash):
     def finish(self, o, total, top):
         o, lse = super().finish(o, total, top)
         return o, lse.where(~torch.isneginf(lse), 0.0)
 
 
-@_mutant("attention", "rows without a key hold what was there")
+@adder("attention")("rows without a key hold what was there")
 class _(Flash):
     def finish(self, o, total, top):
         right, lse = super().finish(o, total, top)
@@ -149,7 +139,7 @@ class _(Flash):
         return torch.where(total == 0, stale, right), lse
 
 
-@_mutant("attention", "hidden scores -10000, not -inf")
+@adder("attention")("hidden scores -10000, not -inf")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         self._mask = super().hidden(i, j, M, N, params)
@@ -162,7 +152,7 @@ class _(Flash):
         return super().exp(x)
 
 
-@_mutant("attention", "softcap after the bias")
+@adder("attention")("softcap after the bias")
 class _(Flash):
     def scored(self, q, k, bias, params):
         cap = params["softcap"]
@@ -170,37 +160,37 @@ class _(Flash):
         return scores if cap is None else self.capped(scores, cap)
 
 
-@_mutant("attention", "softcap left out")
+@adder("attention")("softcap left out")
 class _(Flash):
     def capped(self, scores, cap):
         return scores
 
 
-@_mutant("attention", "tanh to 11 bits")
+@adder("attention")("tanh to 11 bits")
 class _(Flash):
     def capped(self, scores, cap):
         return cap * torch.tanh(scores / cap) * (1 + 2.0**-11 * torch.sin(scores * 1e3))
 
 
-@_mutant("attention", "scale twice")
+@adder("attention")("scale twice")
 class _(Flash):
     def scale(self, q, params):
         return super().scale(q, params) ** 2
 
 
-@_mutant("attention", "scale given is ignored")
+@adder("attention")("scale given is ignored")
 class _(Flash):
     def scale(self, q, params):
         return q.shape[-1] ** -0.5
 
 
-@_mutant("attention", "scale of 0 taken for none")
+@adder("attention")("scale of 0 taken for none")
 class _(Flash):
     def scale(self, q, params):
         return params["scale"] or q.shape[-1] ** -0.5
 
 
-@_mutant("attention", "scale from v's head size")
+@adder("attention")("scale from v's head size")
 class _(Flash):
     def __call__(self, q, k, v, *args, scale=None, **params):
         return super().__call__(
@@ -208,7 +198,7 @@ class _(Flash):
         )
 
 
-@_mutant("attention", "-inf times a scale of 0")
+@adder("attention")("-inf times a scale of 0")
 class _(Flash):
     def exp(self, x):
         return super().exp(x * self._scale / self._scale if self._scale == 0 else x)
@@ -218,7 +208,7 @@ class _(Flash):
         return self._scale
 
 
-@_mutant("attention", "maximum of the scores before a negative scale")
+@adder("attention")("maximum of the scores before a negative scale")
 class _(Flash):
     def __call__(self, q, k, v, *args, scale=None, **params):
         if scale is None or scale >= 0 or not k.shape[-2]:
@@ -229,64 +219,64 @@ class _(Flash):
         return torch.where(grown > 65504, torch.inf, o.float()).to(o.dtype), lse
 
 
-@_mutant("attention", "bias of head 0 for all")
+@adder("attention")("bias of head 0 for all")
 class _(Flash):
     def scored(self, q, k, bias, params):
         return super().scored(q, k, None if bias is None else bias[..., :1, :, :], params)
 
 
-@_mutant("attention", "bias scaled")
+@adder("attention")("bias scaled")
 class _(Flash):
     def scored(self, q, k, bias, params):
         return super().scored(q, k, None if bias is None else bias * self.scale(q, params), params)
 
 
-@_mutant("attention", "bias in base 2")
+@adder("attention")("bias in base 2")
 class _(Flash):
     def scored(self, q, k, bias, params):
         return super().scored(q, k, None if bias is None else bias / LOG2E, params)
 
 
-@_mutant("attention", "sinks ignored")
+@adder("attention")("sinks ignored")
 class _(Flash):
     def __call__(self, q, k, v, bias=None, sinks=None, **params):
         return super().__call__(q, k, v, bias, **params)
 
 
-@_mutant("attention", "sinks left out of lse")
+@adder("attention")("sinks left out of lse")
 class _(Flash):
     def __call__(self, q, k, v, bias=None, sinks=None, **params):
         _, lse = super().__call__(q, k, v, bias, **params)
         return super().__call__(q, k, v, bias, sinks, **params)[0], lse
 
 
-@_mutant("attention", "a sink once per block of keys")
+@adder("attention")("a sink once per block of keys")
 class _(Flash):
     def sink(self, o, total, top, sinks):
         return super().sink(o, total, top, sinks + math.log(3))
 
 
-@_mutant("attention", "weights rounded to bfloat16 whatever the type")
+@adder("attention")("weights rounded to bfloat16 whatever the type")
 class _(Flash):
     def rounded(self, p, dtype):
         return super().rounded(p, torch.bfloat16)
 
 
-@_mutant("attention", "o accumulated in the input's type")
+@adder("attention")("o accumulated in the input's type")
 class _(Flash):
     def step(self, o, total, factor, p, v, dtype):
         o, total = super().step(o, total, factor, p, v, dtype)
         return o.to(dtype).to(o.dtype), total
 
 
-@_mutant("attention", "sum of weights in the input's type")
+@adder("attention")("sum of weights in the input's type")
 class _(Flash):
     def step(self, o, total, factor, p, v, dtype):
         o, total = super().step(o, total, factor, p, v, dtype)
         return o, total.to(dtype).to(total.dtype)
 
 
-@_mutant("attention", "scores rounded to the input's type")
+@adder("attention")("scores rounded to the input's type")
 class _(Flash):
     def __call__(self, q, *args, **params):
         self._dtype = q.dtype
@@ -297,19 +287,19 @@ class _(Flash):
         return scores.to(self._dtype).to(scores.dtype)
 
 
-@_mutant("attention", "scores through TF32")
+@adder("attention")("scores through TF32")
 class _(Flash):
     def scored(self, q, k, bias, params):
         return super().scored(_tf32(q), _tf32(k), bias, params)
 
 
-@_mutant("attention", "exp to 12 bits")
+@adder("attention")("exp to 12 bits")
 class _(Flash):
     def exp(self, x):
         return super().exp(x) * (1 + 2.0**-12 * torch.sin(x * 1e3).nan_to_num())
 
 
-@_mutant("attention", "columns of q and k beyond a multiple of 16 dropped")
+@adder("attention")("columns of q and k beyond a multiple of 16 dropped")
 class _(Flash):
     def scored(self, q, k, bias, params):
         whole = max(q.shape[-1] // 16 * 16, 1)
@@ -317,7 +307,7 @@ class _(Flash):
         return super().scored(q[..., :whole], k[..., :whole], bias, params)
 
 
-@_mutant("attention", "columns of v beyond 128 not written")
+@adder("attention")("columns of v beyond 128 not written")
 class _(Flash):
     def finish(self, o, total, top):
         o, lse = super().finish(o, total, top)
@@ -325,7 +315,7 @@ class _(Flash):
         return o, lse
 
 
-@_mutant("attention", "queries beyond a multiple of 16 not written")
+@adder("attention")("queries beyond a multiple of 16 not written")
 class _(Flash):
     def finish(self, o, total, top):
         o, lse = super().finish(o, total, top)
@@ -333,47 +323,47 @@ class _(Flash):
         return o, lse
 
 
-@_mutant("attention", "one query alone read as causal from the first key")
+@adder("attention")("one query alone read as causal from the first key")
 class _(Flash):
     def hidden(self, i, j, M, N, params):
         hidden = super().hidden(i, j, M, N, params)
         return hidden | (j > 0) if M == 1 and N > 1 else hidden
 
 
-@_mutant("attention", "NaN swallowed")
+@adder("attention")("NaN swallowed")
 class _(Flash):
     def finish(self, o, total, top):
         o, lse = super().finish(o, total, top)
         return o.nan_to_num(nan=0.0), lse
 
 
-@_mutant("attention", "a hidden NaN reaches the query")
+@adder("attention")("a hidden NaN reaches the query")
 class _(Flash):
     def scored(self, q, k, bias, params):
         scores = super().scored(q, k, bias, params)
         return scores + 0 * scores.sum(-1, keepdim=True)
 
 
-@_mutant("attention", "k and v read as contiguous")
+@adder("attention")("k and v read as contiguous")
 class _(Flash):
     def __call__(self, q, k, v, *args, **params):
         return super().__call__(q, walked(k), walked(v), *args, **params)
 
 
-@_mutant("attention", "the first of a batch for all in k")
+@adder("attention")("the first of a batch for all in k")
 class _(Flash):
     def __call__(self, q, k, *args, **params):
         return super().__call__(q, k[:1].expand(k.shape) if k.dim() > 3 else k, *args, **params)
 
 
-@_mutant("attention", "blocks of keys depend on the batch")
+@adder("attention")("blocks of keys depend on the batch", claims_batch_invariance=True)
 class _(Flash):
     def __call__(self, q, *args, **params):
         whole = right("attention")(q, *args, **params)
         return whole if q.shape[0] == 1 else super().__call__(q, *args, **params)
 
 
-@_mutant("attention", "offsets in 32 bits")
+@adder("attention")("offsets in 32 bits")
 class _(Flash):
     def __call__(self, q, *args, **params):
         last = sum((n - 1) * s for n, s in zip(q.shape, q.stride(), strict=True))
@@ -383,75 +373,75 @@ class _(Flash):
 # The gradients.
 
 
-@_mutant("attention_backward", "dk and dv of the first head of a group alone")
+@adder("attention_backward")("dk and dv of the first head of a group alone")
 class _(FlashBackward):
     def shared(self, x, heads):
         return x.unflatten(-3, (heads, -1)).select(-3, 0)
 
 
-@_mutant("attention_backward", "dk and dv of shared heads by h % G")
+@adder("attention_backward")("dk and dv of shared heads by h % G")
 class _(FlashBackward):
     def shared(self, x, heads):
         return x.unflatten(-3, (-1, heads)).sum(-4)
 
 
-@_mutant("attention_backward", "dk and dv of shared heads summed in the input's type")
+@adder("attention_backward")("dk and dv of shared heads summed in the input's type")
 class _(FlashBackward):
     def gradients(self, q, k, do, p, ds, scale, heads, dtype):
         dq, dk = ds @ k * scale, (ds.mT @ q * scale).to(dtype).unflatten(-3, (heads, -1))
         return dq.to(dtype), dk.sum(-3), (p.mT @ do).to(dtype).unflatten(-3, (heads, -1)).sum(-3)
 
 
-@_mutant("attention_backward", "causal aligned top left")
+@adder("attention_backward")("causal aligned top left")
 class _(FlashBackward):
     def hidden(self, i, j, M, N, params):
         return super().hidden(i, j, M, M if params["causal"] else N, params)
 
 
-@_mutant("attention_backward", "causal off by one")
+@adder("attention_backward")("causal off by one")
 class _(FlashBackward):
     def hidden(self, i, j, M, N, params):
         return super().hidden(i, j, M, N, params) | (params["causal"] & (j > i + N - M - 1))
 
 
-@_mutant("attention_backward", "window off by one")
+@adder("attention_backward")("window off by one")
 class _(FlashBackward):
     def hidden(self, i, j, M, N, params):
         left = params["window_left"]
         return super().hidden(i, j, M, N, {**params, "window_left": left if left is None else left - 1})
 
 
-@_mutant("attention_backward", "lse taken in base 2")
+@adder("attention_backward")("lse taken in base 2")
 class _(FlashBackward):
     def weights(self, scores, lse):
         return super().weights(scores, lse / LOG2E)
 
 
-@_mutant("attention_backward", "NaN where no key is seen")
+@adder("attention_backward")("NaN where no key is seen")
 class _(FlashBackward):
     def weights(self, scores, lse):
         return self.exp(scores - lse)
 
 
-@_mutant("attention_backward", "delta left out")
+@adder("attention_backward")("delta left out")
 class _(FlashBackward):
     def delta(self, do, o, dlse):
         return 0 * super().delta(do, o, dlse)
 
 
-@_mutant("attention_backward", "dlse ignored")
+@adder("attention_backward")("dlse ignored")
 class _(FlashBackward):
     def delta(self, do, o, dlse):
         return super().delta(do, o, None)
 
 
-@_mutant("attention_backward", "dlse with the wrong sign")
+@adder("attention_backward")("dlse with the wrong sign")
 class _(FlashBackward):
     def delta(self, do, o, dlse):
         return super().delta(do, o, None if dlse is None else -dlse)
 
 
-@_mutant("attention_backward", "delta rounded to the input's type")
+@adder("attention_backward")("delta rounded to the input's type")
 class _(FlashBackward):
     def __call__(self, do, q, *args, **params):
         self._dtype = q.dtype
@@ -462,26 +452,26 @@ class _(FlashBackward):
         return delta.to(self._dtype).to(delta.dtype)
 
 
-@_mutant("attention_backward", "slope of the softcap left out")
+@adder("attention_backward")("slope of the softcap left out")
 class _(FlashBackward):
     def slope(self, q, k, params):
         return 1.0
 
 
-@_mutant("attention_backward", "scale left out of dk")
+@adder("attention_backward")("scale left out of dk")
 class _(FlashBackward):
     def gradients(self, q, k, do, p, ds, scale, heads, dtype):
         dq, _, dv = super().gradients(q, k, do, p, ds, scale, heads, dtype)
         return dq, self.shared(ds.mT @ q, heads).to(dtype), dv
 
 
-@_mutant("attention_backward", "dv from ds")
+@adder("attention_backward")("dv from ds")
 class _(FlashBackward):
     def gradients(self, q, k, do, p, ds, scale, heads, dtype):
         return super().gradients(q, k, do, ds, ds, scale, heads, dtype)
 
 
-@_mutant("attention_backward", "last query left out of dk and dv")
+@adder("attention_backward")("last query left out of dk and dv")
 class _(FlashBackward):
     def gradients(self, q, k, do, p, ds, scale, heads, dtype):
         dq, _, _ = super().gradients(q, k, do, p, ds, scale, heads, dtype)
@@ -489,26 +479,26 @@ class _(FlashBackward):
         return dq, *super().gradients(some[0], k, some[1], some[2], some[3], scale, heads, dtype)[1:]
 
 
-@_mutant("attention_backward", "bias left out of the weights")
+@adder("attention_backward")("bias left out of the weights")
 class _(FlashBackward):
     def __call__(self, do, q, k, v, o, lse, bias=None, dlse=None, **params):
         return super().__call__(do, q, k, v, o, lse, None, dlse, **params)
 
 
-@_mutant("attention_backward", "weights and ds rounded to bfloat16 whatever the type")
+@adder("attention_backward")("weights and ds rounded to bfloat16 whatever the type")
 class _(FlashBackward):
     def rounded(self, p, dtype):
         return super().rounded(p, torch.bfloat16)
 
 
-@_mutant("attention_backward", "dq of the last 32 keys alone")
+@adder("attention_backward")("dq of the last 32 keys alone")
 class _(FlashBackward):
     def gradients(self, q, k, do, p, ds, scale, heads, dtype):
         dq = ds[..., -32:] @ k[..., -32:, :] * scale
         return dq.to(dtype), *super().gradients(q, k, do, p, ds, scale, heads, dtype)[1:]
 
 
-@_mutant("attention_backward", "dq summed in the input's type")
+@adder("attention_backward")("dq summed in the input's type")
 class _(FlashBackward):
     def gradients(self, q, k, do, p, ds, scale, heads, dtype):
         dq = torch.zeros_like(q, dtype=dtype)
@@ -517,7 +507,7 @@ class _(FlashBackward):
         return dq, *super().gradients(q, k, do, p, ds, scale, heads, dtype)[1:]
 
 
-@_mutant("attention_backward", "rows of dk and dv beyond a multiple of 32 not written")
+@adder("attention_backward")("rows of dk and dv beyond a multiple of 32 not written")
 class _(FlashBackward):
     def gradients(self, q, k, do, p, ds, scale, heads, dtype):
         dq, dk, dv = super().gradients(q, k, do, p, ds, scale, heads, dtype)

@@ -24,6 +24,7 @@ from portable.conformance.judge import reference
 from portable.dispatch import dispatcher
 from portable.runtime import build, detect
 from portable.spec import registry
+from portable.spec.model import Implementation
 
 from .registry import Mutant
 from .tools import right
@@ -96,11 +97,19 @@ def _first_rejection(mutant: Mutant) -> Kill:
         if result.state == "QualityWarning" and not noticed.case:
             noticed = Kill(mutant, case.id, result.state, result.message, tier, tried)
     for name in ON_EMULATED_GPUS if mutant.arch else BEHAVIOURS:
-        result = behaviour.run(behaviour.Behaviour(mutant.op, name), mutant.impl, device)
+        with _claim(mutant):
+            result = behaviour.run(behaviour.Behaviour(mutant.op, name), mutant.impl, device)
         tried += 1
         if not result.conforms:
             return Kill(mutant, result.case.id, result.state, result.message, "behaviour", tried)
     return dataclasses.replace(noticed, tried=tried)
+
+
+def _claim(mutant: Mutant) -> contextlib.AbstractContextManager[Any]:
+    """A mutant whose fault is that it is not batch invariant is asked, whatever the right one's spec says."""
+    if not mutant.claims_batch_invariance:
+        return contextlib.nullcontext()
+    return mock.patch.object(Implementation, "batch_invariant", property(lambda _: True))
 
 
 @contextlib.contextmanager

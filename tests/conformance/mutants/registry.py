@@ -49,7 +49,8 @@ class Mutant:
 
     `kind` says how it takes the place of a right one: "torch" (`function` instead of the op's torch
     implementation, on the CPU), "call" (`function` around the op as callers see it) or "source" (`edits`
-    of the files of the implementation `impl`, run on the emulated GPU `arch`).
+    of the files of the implementation `impl`, run on the emulated GPU `arch`). With
+    `claims_batch_invariance` it is asked for that where the right one's spec denies it.
     """
 
     op: str
@@ -59,6 +60,7 @@ class Mutant:
     edits: tuple[Edit, ...] = ()
     impl: str = "torch"
     arch: str = ""
+    claims_batch_invariance: bool = False
 
     @property
     def id(self) -> str:
@@ -79,12 +81,12 @@ def mutant(op: str, name: str, kind: str = "torch") -> Callable[[Callable[..., A
     return add
 
 
-def adder(op: str) -> Callable[[str], Callable[[type], type]]:
+def adder(op: str) -> Callable[..., Callable[[type], type]]:
     """A decorator of classes by a mutant's name: an instance stands for the op's torch implementation."""
 
-    def named(name: str) -> Callable[[type], type]:
+    def named(name: str, **fields: bool) -> Callable[[type], type]:
         def add(kind: type) -> type:
-            found.append(Mutant(op, name, "torch", kind()))
+            found.append(Mutant(op, name, "torch", kind(), **fields))
             return kind
 
         return add
