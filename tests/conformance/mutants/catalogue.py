@@ -84,6 +84,16 @@ MODULES = (
 SURVIVORS: dict[str, str] = {}
 """Mutants that no case rejects, and why: what the suite does not see yet."""
 
+CRASHES = {
+    "attention_paged: the page behind the last looked up",
+    "matmul: leading dimensions of size 1 squeezed away",
+    "matmul: out= filled but another tensor returned",
+    "softmax: gradient cut off",
+    "swiglu: up read with gate's strides",
+    "swiglu_backward: one output missing",
+}
+"""Mutants in Python whose fault is seen as an exception; of any other it is the mutant's own error."""
+
 SLOW = {
     "attention: blocks of keys depend on the batch",
     "attention: offsets in 32 bits",

@@ -26,6 +26,7 @@ from portable.runtime import build, detect
 from portable.spec import registry
 from portable.spec.model import Implementation
 
+from . import catalogue
 from .registry import Mutant
 from .tools import right
 
@@ -53,10 +54,11 @@ class Kill:
 
     @property
     def killed(self) -> bool:
-        """Not by the compiler, nor by Python's call: what does not compile, or cannot be called, says nothing
-        of the suite."""
-        called = not self.message.startswith("TypeError")
-        return called and self.state not in ("survived", "QualityWarning", "CompileError")
+        """Not by the compiler, nor, in Python, by an error that is not the fault: what does not compile, or
+        cannot be called, says nothing of the suite."""
+        if self.state == "Crash" and not self.mutant.arch:
+            return self.mutant.id in catalogue.CRASHES
+        return self.state not in ("survived", "QualityWarning", "CompileError")
 
 
 @functools.cache

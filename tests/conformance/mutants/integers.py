@@ -254,8 +254,10 @@ _static("the zero point left out", lambda x, scale, zero: (x, scale, None))
 _static("the zero point subtracted", lambda x, scale, zero: (x, scale, None if zero is None else -zero))
 _static("a zero point beyond int8 taken modulo 256",
         lambda x, scale, zero: (x, scale, None if zero is None else zero.to(torch.int8).int()))  # fmt: skip
-_static("-128 without a zero point too",
-        lambda x, scale, zero: (x, scale, torch.zeros(1) if zero is None else zero))  # fmt: skip
+_static(
+    "-128 without a zero point too",
+    lambda x, scale, zero: (x, scale, torch.tensor([0], dtype=torch.int32) if zero is None else zero),
+)
 _static("NaN made the lower end", lambda x, scale, zero: (torch.where(x.isnan(), -torch.inf, x), scale, zero))
 _static("a subnormal scale taken for 0",
         lambda x, scale, zero: (x, torch.where(scale < 2.0**-126, 0.0, scale), zero))  # fmt: skip
