@@ -34,6 +34,7 @@ from . import (
     scaled_products,
     softmaxes,
     sources,
+    sparse_scaled_products,
     sparse_weights,
     tables,
     varlen,
@@ -77,7 +78,7 @@ MODULES = (
         quantisers_to_4_bits,
         ropes,
     ),
-    *(samples, scaled_products, softmaxes, sources, sparse_weights, tables),
+    *(samples, scaled_products, softmaxes, sources, sparse_scaled_products, sparse_weights, tables),
 )
 """Whose mutants these are."""
 
