@@ -1,4 +1,4 @@
-"""portable.sparse_scaled_mm: fp8 products of weights with 2:4 sparsity, against float64; plans; wrong calls."""
+"""portable.sparse_scaled_mm: fp8 products of weights with 2:4 sparsity, against float64; plans; errors."""
 
 from __future__ import annotations
 
