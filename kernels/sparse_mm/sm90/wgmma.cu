@@ -23,15 +23,10 @@
 #include "prelude.h"
 
 #include "_lib/ptx/wgmma_sp.h"
-#include "sparse_mm/sm90/sparse_tiles.h"
+#include "sparse_mm/sm90/weight_tiles.h"
 
 using T = ELEMENT;
 static_assert(BLOCKS <= 4, "a block of y for each stage of x of 256 k");
-
-// A number that the compiler knows, as an argument.
-template <int NUMBER> struct Constant {
-    static constexpr int value = NUMBER;
-};
 
 // A thread's 16 bytes of metadata in each of its two rows, of 256 k: rows lane / 4 and the eighth below it of its warp's
 // 16.

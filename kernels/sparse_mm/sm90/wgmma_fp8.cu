@@ -16,7 +16,7 @@
 #include "prelude.h"
 
 #include "_lib/ptx/wgmma_sp_fp8.h"
-#include "sparse_mm/sm90/sparse_tiles.h"
+#include "sparse_mm/sm90/weight_tiles.h"
 
 using T = OUTPUT;
 constexpr int SCALE_BYTES = CONSUMERS * TILE_M * 4;  // of a's rows, for each consumer
@@ -47,16 +47,6 @@ struct Scales {
     const float *a, *b;
     int64_t a_row, b_col;  // elements from one to the next
 };
-
-// The scales of a tile's rows of a to shared memory, where a consumer's threads read them.
-DEVICE void share_scales(uint32_t to, const Scales& scales, int first, int rows, int consumer) {
-    named_barrier_sync(consumer + 1, 128);
-    for (int i = thread_x() % 128; i < TILE_M; i += 128) {
-        const int64_t row = first + i < rows ? first + i : rows - 1;
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + i * 4), "f"(scales.a[row * scales.a_row]) : "memory");
-    }
-    named_barrier_sync(consumer + 1, 128);
-}
 
 DEVICE void consumer_loop(XPipeline x, ValuePipeline value, uint32_t buffers, const TensorMap* map_c, T* c,
                           const uint8_t* meta, const T* bias, const Scales& scales, const Sizes& s, uint32_t tiles) {
@@ -116,25 +106,11 @@ DEVICE void consumer_loop(XPipeline x, ValuePipeline value, uint32_t buffers, co
 #pragma unroll
             for (int i = 0; i < SUMS; ++i) acc[i] += sums[i];
         }
-        share_scales(own_scales, scales, tile.col, s.n, consumer);
+        share_scales(own_scales, scales.a, scales.a_row, tile.col, s.n, consumer);
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
             uint32_t words[BLOCK_WORDS];
-#pragma unroll
-            for (int j = 0; j < 8; ++j) {
-                float of_a[2];
-                asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                             : "=f"(of_a[0]), "=f"(of_a[1])
-                             : "r"(own_scales + (block * 64 + j * 8 + thread_x() % 4 * 2) * 4)
-                             : "memory");
-#pragma unroll
-                for (int down = 0; down < 2; ++down) {
-                    const float* pair = acc + block * 32 + j * 4 + down * 2;
-                    const float first = pair[0] * of_a[0] * scale[down], second = pair[1] * of_a[1] * scale[down];
-                    words[j * 2 + down] =
-                        HAS_BIAS ? pack2<T>(first + biases[down], second + biases[down]) : pack2<T>(first, second);
-                }
-            }
+            finish_block<T>(words, acc + block * 32, own_scales + block * 256, scale, biases);
             const BlockPosition place = {tile.row + consumer * 64, tile.col + block * 64, 0, 0, tile.col + TILE_M};
             store_by_tma(own_buffers, buffer, map_c, c, words, place, consumer, s);
             buffer = (buffer + 1) % C_BUFFERS;

@@ -27,14 +27,14 @@ from portable.plan import (
 )
 
 _SOURCE, _FP8_SOURCE = (Path(__file__).with_name(name) for name in ("wgmma.cu", "wgmma_fp8.cu"))
-_CONSUMERS, _THREADS = 2, 384
-_TILE_N = 64 * _CONSUMERS  # rows of the weight
+CONSUMERS, THREADS = 2, 384
+TILE_N = 64 * CONSUMERS  # rows of the weight
 _FP8_ELEMENT = "e4m3"
-_LINE = 128  # bytes of a row of x's stages and of the values'
+LINE = 128  # bytes of a row of x's stages and of the values'
 _META = 16  # bytes of metadata that a thread loads at once
 _MOST_STAGES = 8
 _RESERVED = 1024  # to align the stages
-_Y_BYTES = _CONSUMERS * 2 * 64 * _LINE  # blocks of y on their way
+_Y_BYTES = CONSUMERS * 2 * 64 * LINE  # blocks of y on their way
 # Clocks of a tile's 256 bytes along k by its rows of x, and of a tile beyond its products (H200, 2026-11-27:
 # 8192^3 in 16 bits).
 _STEPS = {256: 1380, 192: 1076, 128: 821, 64: 590}
@@ -61,17 +61,17 @@ class Tile(NamedTuple):
 
     def shared(self, stages: int, values: int, rest: int) -> int:
         """Bytes of shared memory, of which `rest` are for what follows the sums."""
-        lines = stages * (self.m * _LINE + 16) + values * (_TILE_N * _LINE + 16)
+        lines = stages * (self.m * LINE + 16) + values * (TILE_N * LINE + 16)
         return _RESERVED + _Y_BYTES + lines + rest
 
     def clusters(self, m: int, n: int) -> int:
-        return ceil(m, self.m) * ceil(n, _TILE_N * self.cluster)
+        return ceil(m, self.m) * ceil(n, TILE_N * self.cluster)
 
     def cost(self, m: int, n: int, line: int, device: Device) -> float:
         """Clocks of the waves of a product of rows of x of `line` bytes."""
         waves = ceil(self.clusters(m, n), device.multiprocessors // self.cluster)
         shared = 1.0 if self.cluster == 1 else _SHARED[self.m] if waves > 1 else _SHARED_ONE_WAVE
-        return waves * (ceil(line, 2 * _LINE) * _STEPS[self.m] * shared + _EPILOGUE)
+        return waves * (ceil(line, 2 * LINE) * _STEPS[self.m] * shared + _EPILOGUE)
 
 
 _TILES = tuple(Tile(m, cluster) for m in _STEPS for cluster in (1, 2))
@@ -115,7 +115,7 @@ def _plan(
     if not given:
         return Rejected("the config's tile does not fit the registers of this product")
     tile = min(given, key=lambda each: each.cost(M, N, K * size, call.device))
-    rest = _CONSUMERS * tile.m * 4 if scales else 0
+    rest = CONSUMERS * tile.m * 4 if scales else 0
     stages, value_stages = tile.stages(call.device, rest)
     if stages == 0:
         return Rejected(f"two stages need more than {call.device.shared_memory} bytes of shared memory")
@@ -127,7 +127,7 @@ def _plan(
     kernel = NativeKernel(
         _FP8_SOURCE if scales else _SOURCE,
         "sparse_scaled_mm_wgmma" if scales else "sparse_mm_wgmma",
-        threads=_THREADS,
+        threads=THREADS,
         defines=(
             ("ELEMENT", _FP8_ELEMENT if scales else dtypes.of(dtype).c),
             ("TILE_M", tile.m),
@@ -143,9 +143,9 @@ def _plan(
         pdl=True,
     )
     pitch = (x.stride if M > 1 else K) * size
-    line = _LINE // size
+    line = LINE // size
     integers = {"m": M, "n": N, "k": K, "tiles": clusters}
-    values = TensorMap("values", dtype, (K // 2, N, 1, 1), (K // 2 * size,) * 3, (line, _TILE_N, 1, 1))
+    values = TensorMap("values", dtype, (K // 2, N, 1, 1), (K // 2 * size,) * 3, (line, TILE_N, 1, 1))
     to, out = (N * 2,) * 3, call[result].dtype
     args: tuple[tuple[str, Argument], ...] = (
         ("map_x", TensorMap(name, dtype, (K, M, 1, 1), (pitch,) * 3, (line, box, 1, 1))),

@@ -1,10 +1,10 @@
-// What wgmma.cu and wgmma_fp8.cu share: a block's pipelines, its producer, its tiles, and how it starts and ends.
+// What wgmma.cu, wgmma_fp8.cu and int4_mm's int8_wgmma.cu share: kernels whose product's rows are the weight's and whose
+// weight has half the bytes of x along k: a block's pipelines, its producer, its tiles, and how it starts and ends.
 //
-// A row of x's stages is 128 bytes, X_K elements; one of the values' is 128 bytes too, of the X_K values of VALUE_K. Of a
-// product's rows, the weight's, each consumer has 64; its columns are TILE_M rows of x, which the CLUSTER blocks of a
-// cluster share.
+// A row of x's stages is 128 bytes, X_K elements; one of the weight's values is 128 bytes too, of VALUE_K. Of a product's
+// rows each consumer has 64; its columns are TILE_M rows of x, which the CLUSTER blocks of a cluster share.
 //
-// Needs ITEM_BYTES (of an element of x and of the values) and the defines of both kernels.
+// Needs ITEM_BYTES (of an element of x; of VALUE_K the values are half as many) and the kernels' defines.
 #pragma once
 
 #include "prelude.h"
@@ -28,6 +28,11 @@ constexpr int C_BYTES = CONSUMERS * C_BUFFERS * BLOCK_BYTES;
 // Together no more than at the launch, 168 a thread: setmaxnreg would wait for ever.
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= 3 * 168, "registers of a block");
+
+// A number that the compiler knows, as an argument.
+template <int NUMBER> struct Constant {
+    static constexpr int value = NUMBER;
+};
 
 struct XPipeline : Pipeline<STAGES, X_BYTES> {
     using Pipeline::Pipeline;
@@ -84,8 +89,40 @@ DEVICE void release_values(uint32_t empty_barrier) {
     if (thread_x() % 128 == 0) mbarrier_arrive(empty_barrier);
 }
 
-// Both kernels' body: `consume` is what a consumer's threads do. `rest` are bytes behind y's buffers.
-template <int REST, class Consume>
+// The scales of a tile's rows of x, `step` elements apart, to shared memory, where a consumer's threads read them.
+DEVICE void share_scales(uint32_t to, const float* scales, int64_t step, int first, int rows, int consumer) {
+    named_barrier_sync(consumer + 1, 128);
+    for (int i = thread_x() % 128; i < TILE_M; i += 128) {
+        const int64_t row = first + i < rows ? first + i : rows - 1;
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + i * 4), "f"(scales[row * step]) : "memory");
+    }
+    named_barrier_sync(consumer + 1, 128);
+}
+
+// A thread's sums of 64 x 64, finished: times their columns' scales, shared from `columns` on, and their two rows'.
+template <class T>
+DEVICE void finish_block(uint32_t (&words)[BLOCK_WORDS], const float* sums, uint32_t columns, const float (&rows)[2],
+                         const float (&biases)[2]) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+        float scale[2];
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                     : "=f"(scale[0]), "=f"(scale[1])
+                     : "r"(columns + (j * 8 + thread_x() % 4 * 2) * 4)
+                     : "memory");
+#pragma unroll
+        for (int down = 0; down < 2; ++down) {
+            const float* pair = sums + j * 4 + down * 2;
+            const float first = pair[0] * scale[0] * rows[down], second = pair[1] * scale[1] * rows[down];
+            words[j * 2 + down] =
+                HAS_BIAS ? pack2<T>(first + biases[down], second + biases[down]) : pack2<T>(first, second);
+        }
+    }
+}
+
+// The kernels' body: `consume` is what a consumer's threads do. REST are bytes behind y's buffers, VALUE_ARRIVALS a consumer's arrivals
+// at a stage of the values that it has read.
+template <int REST, int VALUE_ARRIVALS = 1, class Consume>
 DEVICE void run_block(char* shared, const TensorMap* map_x, const TensorMap* map_values, const TensorMap* map_y,
                       const Sizes& s, uint32_t tiles, Consume consume) {
     // The swizzle repeats every 1024 bytes of the address.
@@ -99,7 +136,7 @@ DEVICE void run_block(char* shared, const TensorMap* map_x, const TensorMap* map
     if (is_producer) {
         launch_dependents();
         x.init(CONSUMERS * CLUSTER);
-        value.init(CONSUMERS);
+        value.init(CONSUMERS * VALUE_ARRIVALS);
         mbarrier_init_fence();
         fence_proxy_async();
     } else if (thread_x() == 0) {
