@@ -180,7 +180,7 @@ def test_stages_fit_shared_memory_and_blocks_fill_clusters(m, cluster):
     [
         (call_of(0, 64, 1, 64), "nothing to multiply"),
         (call_of(4, 64, 2, 24), "groups of 48: no multiple of 32"),
-        (call_of(4, 64, 1, 2**19), "groups of 1048576: no multiple of 32 up to 524288"),
+        (call_of(4, 64, 1, 2**16), "groups of 131072: no multiple of 32 up to 65536"),
         (call_of(4, 68, 1, 64), "TMA stores c in rows of 16-byte multiples; N = 68"),
         (changed(call_of(4, 64, 1, 64), "mat_a", strides=(136, 1)), "rows of mat_a .* 136 apart"),
         (changed(call_of(4, 64, 1, 64), "weight", alignment=8), "that of weight is not"),

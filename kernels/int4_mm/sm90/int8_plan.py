@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from portable import dtypes
-from portable.kernels.int4_mm.reference import ZERO_POINT
 from portable.kernels.matmul.launch_args import GROUP_M, MAX_EXTENT, MAX_TILES, ceil
 from portable.kernels.scaled_mm.problem import pointer
 from portable.kernels.sparse_mm.sm90.wgmma_plan import CONSUMERS, LINE, THREADS, TILE_N, Tile
@@ -26,8 +25,8 @@ from portable.plan import (
 _SOURCE = Path(__file__).with_name("int8_wgmma.cu")
 _CHUNKS = (128, 64, 32)
 """k whose products are a batch of instructions: the longest of which a group is a multiple."""
-MOST_GROUP = 2**19
-"""k of a group whose sum in int32 cannot overflow, of int8 by numbers from -16 to 15."""
+MOST_GROUP = 2**16
+"""k of a group whose sum in int32 cannot overflow, of int8 by 16 times numbers from -8 to 7."""
 # Clocks of a tile's 128 k by its rows of x, and of a tile beyond its products: estimates.
 _STEPS = {128: 640, 64: 420}
 _EPILOGUE = 1500
@@ -69,7 +68,6 @@ def wgmma(call: Call) -> Plan | Rejected:
             ("CLUSTER", tile.cluster),
             ("GROUP_N", config.get("GROUP_N") or GROUP_M),
             ("BOX_ROWS", box),
-            ("ZERO_POINT", ZERO_POINT),
             ("HAS_ZERO_POINT", int(call.has("zero_point"))),
             ("HAS_BIAS", int(call.has("bias"))),
         ),

@@ -5,14 +5,15 @@
 // A producer thread keeps two pipelines filled by TMA (sparse_mm's weight_tiles.h): rows of 128 bytes are 128 k of x and
 // 256 k of the codes. Each of two consumer warpgroups computes 64 rows of the weight by TILE_M rows of x. A thread reads
 // of each 32 k the 2 + 2 bytes whose codes it gives to an instruction, and makes int8 numbers of them, less their zero
-// points, for the next 128 k while the products of these run.
+// points, for the next 128 k while the products of these run. Without zero points they are 16 times the numbers, which
+// takes two instructions less for four.
 //
 // The products of a chunk, the longest of 128, 64 and 32 k of which a group is a multiple, are one batch; a group's sum
 // is exact in int32, and added to float32 accumulators times its scale at its end.
 //
 // Defines: OUTPUT (bf16, f16), SCALE (f32, bf16, f16), CHUNK, ONE_CHUNK (a group is one), TILE_M (64, 128: rows of x),
 // STAGES, VALUE_STAGES, CLUSTER (1, 2), GROUP_N (clusters of a raster group), BOX_ROWS (of x that a block loads at a
-// time), ZERO_POINT (without zero points), HAS_ZERO_POINT, HAS_BIAS.
+// time), HAS_ZERO_POINT (else 8), HAS_BIAS.
 #define C_COL_MAJOR 1
 #define C_TMA 1
 #define C_BOX_COLS 64
@@ -26,6 +27,7 @@ using T = OUTPUT;
 using S = SCALE;
 constexpr int SCALE_BYTES = CONSUMERS * TILE_M * 4;  // of x's rows, for each consumer
 constexpr int CHUNKS = X_K / CHUNK, STEPS = CHUNK / 32;
+constexpr float RESULT = HAS_ZERO_POINT ? 1.0f : 0.0625f;  // of a sum of numbers that numbers_of makes
 constexpr int WORDS = X_K / 32 * 4;  // of a thread's numbers of a stage of x
 
 // A value for each row of the weight and group.
@@ -45,7 +47,15 @@ struct Groups {
     }
 };
 
-// int8 numbers of four codes, those of neighbours along k from the lowest bits on; `zeros` is what zeros_of makes.
+// Without zero points: 16 times the numbers of four codes, those of neighbours along k from the lowest bits on.
+DEVICE uint32_t numbers_of(uint32_t codes) {
+    uint32_t four;  // (bytes & 0xf0f0f0f0) ^ 0x80808080, which the compiler makes two instructions of
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;"
+        : "=r"(four)
+        : "r"(__byte_perm(codes << 4, codes, 0x5140)), "r"(0xf0f0f0f0), "r"(0x80808080));
+    return four;
+}
+// The numbers themselves; `zeros` is what zeros_of makes.
 DEVICE uint32_t numbers_of(uint32_t codes, uint32_t zeros) {
     const uint32_t bytes = __byte_perm(codes, 0, 0x4140);
     return (((bytes | bytes << 4) & 0x0f0f0f0f) + zeros) ^ 0x80808080;
@@ -59,9 +69,9 @@ DEVICE uint32_t load_codes(uint32_t at) {
     return codes;
 }
 
-// What a thread's two rows have for the chunks of a stage of x.
-struct RowValues {
-    uint32_t of[CHUNKS][2];
+// What a thread's two rows have for the chunks of a stage of x, as it was loaded: a conversion would wait for it.
+template <class U> struct RowValues {
+    U of[CHUNKS][2];
 };
 
 // Of a consumer's thread: rows lane / 4 and the eighth below it of its warp's 16.
@@ -69,16 +79,16 @@ struct Rows {
     int64_t scale[2], zero[2];  // where a row's values begin
     uint32_t codes;             // where the upper row's codes begin in a stage, and those of the lower one 8 rows on
 
-    DEVICE void load(RowValues& scales, const Groups& groups, int stage) const {
+    DEVICE void load(RowValues<S>& scales, const Groups& groups, int stage) const {
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             const int group = groups.of_chunk(stage * CHUNKS + c);
 #pragma unroll
             for (int down = 0; down < 2; ++down)
-                scales.of[c][down] = bits_of(to_float(groups.scale.data[scale[down] + group * groups.scale.column]));
+                scales.of[c][down] = groups.scale.data[scale[down] + group * groups.scale.column];
         }
     }
-    DEVICE void load_zeros(RowValues& zeros, const Groups& groups, int stage) const {
+    DEVICE void load_zeros(RowValues<uint8_t>& zeros, const Groups& groups, int stage) const {
 #pragma unroll
         for (int c = 0; HAS_ZERO_POINT && c < CHUNKS; ++c) {
             const int group = groups.of_chunk(stage * CHUNKS + c);
@@ -88,15 +98,16 @@ struct Rows {
         }
     }
     // The numbers of the half `half` of the stage of codes at `at`.
-    DEVICE void make(uint32_t (&numbers)[WORDS], uint32_t at, int half, const RowValues& zeros) const {
+    DEVICE void make(uint32_t (&numbers)[WORDS], uint32_t at, int half, const RowValues<uint8_t>& zeros) const {
         const uint32_t from = at + codes, within = thread_x() % 32 / 4;
 #pragma unroll
         for (int k = 0; k < X_K / 32; ++k) {
             const uint32_t unit = from + ((half * 4 + k) ^ within) * 16;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const uint32_t zero = HAS_ZERO_POINT ? zeros.of[k / STEPS][i % 2] : ZERO_POINT;
-                numbers[k * 4 + i] = numbers_of(load_codes(unit + i % 2 * 8 * 128 + i / 2 * 8), zeros_of(zero));
+                const uint32_t four = load_codes(unit + i % 2 * 8 * 128 + i / 2 * 8);
+                numbers[k * 4 + i] =
+                    HAS_ZERO_POINT ? numbers_of(four, zeros_of(zeros.of[k / STEPS][i % 2])) : numbers_of(four);
             }
         }
         keep_in_registers<WORDS>(numbers);
@@ -135,7 +146,8 @@ DEVICE void consumer_loop(XPipeline x, ValuePipeline value, uint32_t buffers, co
             rows.zero[down] = row * groups.zero_point.row;
             if (HAS_BIAS) biases[down] = to_float(bias[row]);
         }
-        RowValues scales, next_scales, zeros;
+        RowValues<S> scales, next_scales;
+        RowValues<uint8_t> zeros;
         rows.load(scales, groups, 0);
         rows.load_zeros(zeros, groups, 0);
         float acc[SUMS];
@@ -169,10 +181,10 @@ DEVICE void consumer_loop(XPipeline x, ValuePipeline value, uint32_t buffers, co
                 keep_in_registers<SUMS>(part);
                 const bool ends = chunk < chunks && (ONE_CHUNK || (chunk + 1) % groups.chunks == 0);
                 if (ends) {
+                    const float scale[2] = {to_float(scales.of[c][0]), to_float(scales.of[c][1])};
 #pragma unroll
                     for (int i = 0; i < SUMS; ++i)
-                        acc[i] = math_fma(static_cast<float>(static_cast<int>(part[i])), float_of(scales.of[c][i / 2 % 2]),
-                                          acc[i]);
+                        acc[i] = math_fma(static_cast<float>(static_cast<int>(part[i])), scale[i / 2 % 2], acc[i]);
                 }
             }
             keep_in_registers<WORDS>(numbers[HALF]);
@@ -189,7 +201,7 @@ DEVICE void consumer_loop(XPipeline x, ValuePipeline value, uint32_t buffers, co
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
             uint32_t words[BLOCK_WORDS];
-            finish_block<T>(words, acc + block * 32, own_scales + block * 256, {1.0f, 1.0f}, biases);
+            finish_block<T>(words, acc + block * 32, own_scales + block * 256, {RESULT, RESULT}, biases);
             const BlockPosition place = {tile.row + consumer * 64, tile.col + block * 64, 0, 0, tile.col + TILE_M};
             store_by_tma(own_buffers, buffer, map_y, y, words, place, consumer, s);
             buffer = (buffer + 1) % C_BUFFERS;
