@@ -41,7 +41,7 @@ def int8_int4_mm(
     `unpack_int4` make: uint8 (N, K / 2), codes 0 to 15, that of the even k in the lower half of a byte; scale
     (N, K / group), float32 or of output_dtype, in any strides, of which any even group that divides K is
     legal; fastest are 32, 64 and 128, and one for the whole row, (N, 1). zero_point: uint8, like scale, from
-    0 to 16 (not checked); None is 8. bias: (N,), of output_dtype: bfloat16 or float16.
+    0 to 16 (not checked); None is 8. bias: (N,), of output_dtype: bfloat16, float16 or float32.
 
     The products of a group, of a code less its zero point, are summed exactly in int32 (groups of up to
     2^19); the sum over groups of that times scale is float32; then times scale_a, plus bias, with one
