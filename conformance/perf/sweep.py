@@ -7,7 +7,7 @@ other word only tells the case from another. A case's own layout is "bench", or 
 
 A bar holds an implementation's speed over a baseline's: the geometric mean over the group's cases, and the
 least of them. "best" is the fastest baseline of each case. "copy" moves the same bytes, "dense" is the op on
-dense tensors with the same flops, "wide" the op over a cache of 16 bits: none of them computes the same, so
+dense tensors with the same flops, "wide" the op over a cache or rows of 16 bits: none computes the same, so
 none is the best.
 """
 
@@ -36,7 +36,7 @@ BEST = "best"
 TAIL = "tail"
 YARDSTICKS = ("copy", "dense", "wide")
 """What is timed beside an op though it computes something else: a copy of the same bytes, the op on dense
-tensors with the same flops, the op over a cache that is not quantised. Never the best baseline."""
+tensors with the same flops, the op over a cache or rows that are not quantised. Never the best baseline."""
 _KEYS = {"name", "op", "types", "sizes", "layouts", "baselines", "bars"}
 _BAR_KEYS = {"impl", "over", "mean", "least"}
 _TOKEN = re.compile(r"([a-z_]+?)(T?)(\d*)")

@@ -48,18 +48,25 @@ def int4_mm(
     Raises RankError, ShapeError, DtypeError, NotATensorError or DeviceError that name the argument.
     Source: torch's _weight_int4pack_mm, torchao's Int4Tensor, GPTQ, AWQ; the products of groups as in Marlin.
     """
-    for name, given in (("weight", weight), ("scale", scale)):
-        if check_tensor(_NAME, name, given).dim() != 2:
-            expected = "2: weight is (N, K / 2), scale (N, K / group)"
-            raise RankError(_NAME, name, given.dim(), expected)
-    if weight.dtype.itemsize != 1 or weight.dtype.is_floating_point:
-        expected = "torch.uint8, two codes in a byte, that of the even k in the lower half"
-        raise DtypeError(_NAME, "weight", weight.dtype, expected)
-    half, groups = weight.shape[1], scale.shape[1]
-    if groups == 0 or half % groups:
-        expected = f"(N, K / group) for a weight of K = {2 * half}, in whole bytes for each group"
-        raise ShapeError(_NAME, "scale", tuple(scale.shape), expected)
+    codes, half = grouped(_NAME, weight, scale), weight.shape[1]
     if check_tensor(_NAME, "x", x).dim() and x.shape[-1] != 2 * half:
         expected = f"(..., {2 * half}), as weight has shape {tuple(weight.shape)}, two codes in a byte"
         raise ShapeError(_NAME, "x", tuple(x.shape), expected)
-    return _op(x, weight.unflatten(1, (groups, half // groups)), scale, zero_point, offset, bias)
+    return _op(x, codes, scale, zero_point, offset, bias)
+
+
+def grouped(op: str, weight: Tensor, scale: Tensor) -> Tensor:
+    """A weight (N, K / 2) as (N, groups, K / 2 / groups), by the columns of its scale. Raises
+    NotATensorError, RankError, DtypeError or ShapeError."""
+    for name, given in (("weight", weight), ("scale", scale)):
+        if check_tensor(op, name, given).dim() != 2:
+            expected = "2: weight is (N, K / 2), scale (N, K / group)"
+            raise RankError(op, name, given.dim(), expected)
+    if weight.dtype.itemsize != 1 or weight.dtype.is_floating_point:
+        expected = "torch.uint8, two codes in a byte, that of the even k in the lower half"
+        raise DtypeError(op, "weight", weight.dtype, expected)
+    half, groups = weight.shape[1], scale.shape[1]
+    if groups == 0 or half % groups:
+        expected = f"(N, K / group) for a weight of K = {2 * half}, in whole bytes for each group"
+        raise ShapeError(op, "scale", tuple(scale.shape), expected)
+    return weight.unflatten(1, (groups, half // groups))

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from portable.dispatch import dispatcher
 from portable.dispatch.arguments import check_tensor, documented
-from portable.errors import DtypeError, RankError, ShapeError
+from portable.errors import DtypeError, RankError
+from portable.kernels.scaled_mm.scales import expanded
 
 _NAME = "int8_scaled_mm"
 _op: Any = dispatcher.op("int8_scaled_mm")
@@ -56,18 +57,7 @@ def int8_scaled_mm(
     if bias is not None and check_tensor(_NAME, "bias", bias).dtype != output_dtype:
         raise DtypeError(_NAME, "bias", bias.dtype, f"{output_dtype}, as output_dtype says")
     rows, columns = (mat_a.shape[0], 1), (1, mat_b.shape[1])
-    left = _expanded("scale_a", scale_a, rows, torch.float32)
-    right = _expanded("scale_b", scale_b, columns, torch.float32)
-    zero = None if a_zero_point is None else _expanded("a_zero_point", a_zero_point, rows, torch.int32)
+    left = expanded(_NAME, "scale_a", scale_a, rows, torch.float32)
+    right = expanded(_NAME, "scale_b", scale_b, columns, torch.float32)
+    zero = None if a_zero_point is None else expanded(_NAME, "a_zero_point", a_zero_point, rows, torch.int32)
     return _op(mat_a, mat_b, left, right, bias, zero, output_dtype=output_dtype)
-
-
-def _expanded(name: str, given: Any, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """A number for every row or column: one expanded, with strides of 0."""
-    if check_tensor(_NAME, name, given).dtype != dtype:
-        raise DtypeError(_NAME, name, given.dtype, str(dtype), f"Convert it with {name}.to({dtype})")
-    if tuple(given.shape) == shape:
-        return given
-    if given.numel() != 1:
-        raise ShapeError(_NAME, name, tuple(given.shape), f"{shape}, or one number")
-    return given.reshape(1, 1).expand(shape)

@@ -50,3 +50,15 @@ def check_groups(
         expected = f"{wanted}, ({axis}, ceil(K / {size})), as its recipe is {recipe}"
         raise ShapeError(NAME, name, tuple(scale.shape), expected, "Swizzled scales go in as rows")
     return scale
+
+
+def expanded(op: str, name: str, given: Any, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """A number for every row or column: one expanded, with strides of 0. Raises NotATensorError, DtypeError
+    or ShapeError."""
+    if check_tensor(op, name, given).dtype != dtype:
+        raise DtypeError(op, name, given.dtype, str(dtype), f"Convert it with {name}.to({dtype})")
+    if tuple(given.shape) == shape:
+        return given
+    if given.numel() != 1:
+        raise ShapeError(op, name, tuple(given.shape), f"{shape}, or one number")
+    return given.reshape(1, 1).expand(shape)

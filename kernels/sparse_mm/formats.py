@@ -11,9 +11,13 @@ from portable.dispatch.arguments import check_tensor, documented
 from portable.errors import DtypeError, ParameterError, RankError, ShapeError
 from portable.kernels.sparse_mm import reference
 
+_NO_NUMBERS = (torch.float8_e8m0fnu, torch.float4_e2m1fn_x2)
+"""Types without 0, and of two numbers in a byte."""
+
 
 class Sparse24(NamedTuple):
-    """A weight as `sparse_mm` takes it: values (N, K / 2), of w's dtype, and meta (N, K / 8), uint8."""
+    """A weight as `sparse_mm` and, in fp8, `sparse_scaled_mm` take it: values (N, K / 2), of w's dtype, and
+    meta (N, K / 8), uint8."""
 
     values: Tensor
     meta: Tensor
@@ -23,7 +27,7 @@ class Sparse24(NamedTuple):
 def pack_sparse_24(weight: Tensor) -> Sparse24:
     """The two values and their places of each four neighbours along k: sparse_mm(x, *pack_sparse_24(w)).
 
-    weight: (N, K), floating point numbers of 16, 32 or 64 bits, K a multiple of 8, of which at most two of
+    weight: (N, K), floating point numbers of 8 to 64 bits, K a multiple of 8, of which at most two of
     the four at 4 * g to 4 * g + 3 of a row are not 0 (`prune_24` makes such). A NaN is not 0.
 
     values: (N, K / 2), the two in their order. meta: (N, K / 8), uint8: byte j of a row has group 2 * j in
@@ -37,7 +41,7 @@ def pack_sparse_24(weight: Tensor) -> Sparse24:
     """
     name = "pack_sparse_24"
     groups = _groups(name, weight)
-    kept = groups != 0
+    kept = _wide(groups) != 0
     over = kept.sum(-1) > 2
     if over.any():
         row, group = (int(each) for each in over.nonzero()[0])
@@ -45,7 +49,7 @@ def pack_sparse_24(weight: Tensor) -> Sparse24:
         raise ParameterError(name, "weight", says, "at most two of each four that are not 0")
     # Stable: those that are not 0 first, then zeros, each in their order.
     order = torch.sort((~kept).to(torch.uint8), dim=-1, stable=True).indices[..., :2].sort(-1).values
-    values = groups.gather(-1, order).flatten(1)
+    values = _bits(groups).gather(-1, order).flatten(1).view(weight.dtype)
     half = (order[..., 0] + 4 * order[..., 1]).unflatten(1, (-1, 2))
     return Sparse24(values, (half[..., 0] + 16 * half[..., 1]).to(torch.uint8))
 
@@ -84,18 +88,29 @@ def prune_24(weight: Tensor) -> Tensor:
     Source: magnitude pruning as in Mishra et al., Accelerating Sparse Deep Neural Networks.
     """
     groups = _groups("prune_24", weight)
-    size = groups.abs()
-    order = torch.sort(size.double().nan_to_num(torch.inf), dim=-1, descending=True, stable=True).indices
-    kept = torch.zeros_like(groups, dtype=torch.bool).scatter(-1, order[..., :2], True)
-    return torch.where(kept, groups, torch.zeros_like(groups)).flatten(1)
+    size = groups.double().abs()
+    order = torch.sort(size.nan_to_num(torch.inf), dim=-1, descending=True, stable=True).indices
+    kept = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order[..., :2], True)
+    held = _bits(groups)
+    return torch.where(kept, held, torch.zeros_like(held)).flatten(1).view(weight.dtype)
 
 
 def _groups(name: str, weight: Tensor) -> Tensor:
     """weight (N, K) as (N, K / 4, 4)."""
     if check_tensor(name, "weight", weight).dim() != 2:
         raise RankError(name, "weight", weight.dim(), "2")
-    if not weight.dtype.is_floating_point or weight.dtype.itemsize == 1:
-        raise DtypeError(name, "weight", weight.dtype, "floating point numbers of 16, 32 or 64 bits")
+    if not weight.dtype.is_floating_point or weight.dtype in _NO_NUMBERS:
+        raise DtypeError(name, "weight", weight.dtype, "floating point numbers of 8 to 64 bits")
     if weight.shape[1] % 8:
         raise ShapeError(name, "weight", tuple(weight.shape), "(N, K) with K a multiple of 8")
     return weight.unflatten(1, (weight.shape[1] // 4, 4))
+
+
+def _wide(numbers: Tensor) -> Tensor:
+    """Numbers that torch compares: those of 8 bits as float32."""
+    return numbers.float() if numbers.dtype.itemsize == 1 else numbers
+
+
+def _bits(numbers: Tensor) -> Tensor:
+    """Numbers that torch moves and chooses: those of 8 bits as bytes."""
+    return numbers.view(torch.uint8) if numbers.dtype.itemsize == 1 else numbers

@@ -19,11 +19,11 @@ SIZES = ((1, 7, 3), (33, 72, 6), (130, 129, 12), (17, 40, 32), (200, 256, 48), (
 and a half, more rows than one tile."""
 
 
-def _drawn(high: int, shape: tuple[int, ...], seed: int) -> Tensor:
+def drawn(high: int, shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _bytes(pairs: Tensor) -> Tensor:
+def packed_places(pairs: Tensor) -> Tensor:
     """Metadata of the numbers of pairs in PLACES, [N, 2 * J]."""
     nibbles = torch.tensor([first + 4 * second for first, second in PLACES])[pairs]
     return (nibbles[:, 0::2] + 16 * nibbles[:, 1::2]).to(torch.uint8)
@@ -39,9 +39,9 @@ def sums_of_integers(call: Call, dtype: torch.dtype, device: torch.device) -> bo
     """x and values from -2 to 2, any pairs of places, with a bias and without: the sums are exact, and one
     rounding is left"""
     for number, (rows, columns, width) in enumerate(SIZES):
-        x = (_drawn(5, (rows, 8 * width), number) - 2).to(dtype)
-        values = (_drawn(5, (columns, 4 * width), 10 + number) - 2).to(dtype)
-        meta = _bytes(_drawn(len(PLACES), (columns, 2 * width), 20 + number))
+        x = (drawn(5, (rows, 8 * width), number) - 2).to(dtype)
+        values = (drawn(5, (columns, 4 * width), 10 + number) - 2).to(dtype)
+        meta = packed_places(drawn(len(PLACES), (columns, 2 * width), 20 + number))
         bias = (torch.arange(columns) % 9 - 4).to(dtype)
         ref = x.double() @ dense(values, meta).double().T
         for added in (None, bias):
@@ -57,7 +57,7 @@ def single_values(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     width = 34
     pair = (torch.arange(2 * width)[None] + torch.arange(48)[:, None]) % len(PLACES)
     values = (1 + (torch.arange(4 * width)[None] * 3 + torch.arange(48)[:, None] * 7) % 251).to(dtype)
-    meta = _bytes(pair)
+    meta = packed_places(pair)
     x = torch.eye(8 * width, dtype=dtype)
     w = dense(values, meta)
     for part in (x, x[40:60]):  # many rows, and few
@@ -72,7 +72,7 @@ def not_rounded_before_the_end(call: Call, dtype: torch.dtype, device: torch.dev
     width = 2048 // 4 + 16
     values = torch.zeros(9, 4 * width, dtype=dtype)
     values[:, :2048], values[:, 2050] = 1, 0.125
-    meta = _bytes(torch.zeros(9, 2 * width, dtype=torch.long))
+    meta = packed_places(torch.zeros(9, 2 * width, dtype=torch.long))
     bias = torch.full((9,), -2048.0).to(dtype)
     for rows in (2, 140):
         x = torch.ones(rows, 8 * width, dtype=dtype)
@@ -88,7 +88,7 @@ def without_numbers(call: Call, dtype: torch.dtype, device: torch.device) -> boo
     for rows in (5, 140):
         x = torch.ones(rows, 8 * width, dtype=dtype)
         values = torch.ones(16, 4 * width, dtype=dtype)
-        meta = _bytes(torch.ones(16, 2 * width, dtype=torch.long))  # places 0 and 2
+        meta = packed_places(torch.ones(16, 2 * width, dtype=torch.long))  # places 0 and 2
         x[1, 64], x[2, 130] = torch.nan, torch.inf
         values[3, 7], values[12, 100] = torch.nan, -torch.inf
         ref = torch.full((rows, 16), 4.0 * width)
@@ -104,7 +104,7 @@ def empty(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     """a product over no k is the bias, or 0; one of no rows or columns is empty"""
     for rows, columns, width in ((0, 24, 16), (24, 0, 16), (24, 40, 0), (3, 40, 0), (0, 0, 0)):
         x, values = torch.ones(rows, 8 * width, dtype=dtype), torch.ones(columns, 4 * width, dtype=dtype)
-        meta = _bytes(torch.zeros(columns, 2 * width, dtype=torch.long))
+        meta = packed_places(torch.zeros(columns, 2 * width, dtype=torch.long))
         for bias in (None, torch.arange(columns).to(dtype)):
             y = _called(call, device, x=x, values=values, meta=meta, bias=bias)
             if y.shape != (rows, columns):

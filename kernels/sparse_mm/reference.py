@@ -1,4 +1,4 @@
-"""The meaning of sparse_mm, in float64 on the CPU."""
+"""The meaning of sparse_mm and sparse_scaled_mm, in float64 on the CPU."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def places(meta: Tensor) -> Tensor:
 
 def dense(values: Tensor, meta: Tensor) -> Tensor:
     """w [N, K] in values' dtype."""
-    w = values.new_zeros(len(values), 2 * values.shape[1])
-    return w.scatter(1, places(meta), values)
+    held = values.view(torch.uint8) if values.dtype.itemsize == 1 else values  # torch moves few of fp8
+    w = held.new_zeros(len(held), 2 * held.shape[1])
+    return w.scatter(1, places(meta), held).view(values.dtype)
 
 
 def sparse_mm(x: Tensor, values: Tensor, meta: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -34,6 +35,22 @@ def error_scale(x: Tensor, values: Tensor, meta: Tensor, bias: Tensor | None = N
     """The root of the sum of squares of the products, and |bias|."""
     spread = (x.square() @ dense(values, meta).square().T).sqrt()
     return {"y": spread if bias is None else spread + bias.abs()}
+
+
+def sparse_scaled_mm(
+    mat_a: Tensor, values: Tensor, meta: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """c = (mat_a @ w.T) * scale_a * scale_b + bias; scale_a is [M, 1], scale_b [1, N]."""
+    c = mat_a @ dense(values, meta).T * scale_a * scale_b
+    return c if bias is None else c + bias
+
+
+def scaled_error_scale(
+    mat_a: Tensor, values: Tensor, meta: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The root of the sum of squares of the scaled products, and |bias|."""
+    spread = error_scale(mat_a, values, meta)["y"] * (scale_a * scale_b).abs()
+    return {"c": spread if bias is None else spread + bias.abs()}
 
 
 def derived(axes: dict[str, int], bits: Any) -> dict[str, Tensor]:

@@ -1,6 +1,9 @@
-"""sparse_mm in Triton, for every vendor: a tile of the weight is decompressed in registers, then multiplied.
+"""sparse_mm and sparse_scaled_mm in Triton, for every vendor: a tile of the weight is decompressed in
+registers, then multiplied.
 
-Triton has no sparse product, so this saves bytes of the weight and no products.
+Triton has no sparse product, so this saves bytes of the weight and no products. Codes of 8 bits go into the
+product as they are where the GPU multiplies such; elsewhere they become bfloat16 numbers first, exactly. On
+Hopper a tile's sum in fp8 is brought to float32 every step, as scaled_mm's is.
 """
 
 from __future__ import annotations
@@ -12,13 +15,17 @@ import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
+from portable.kernels._lib.triton.minifloat import decode, format_of
 from portable.kernels._lib.triton.rows import divisible
 from portable.kernels.matmul.triton.plan import COMPILER, too_large
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
-from portable.layout import ceil_div, rows
+from portable.kernels.scaled_mm.triton_impl import uses_instructions
+from portable.layout import Rows, ceil_div, rows
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
+BLOCK = 128
+"""Products that Hopper's matrix unit adds up in fp8 before their sum goes to float32, at most."""
 UNALIGNED = 16
 """Elements of a step that a thread loads at most of rows that are not aligned; more spill."""
 
@@ -38,11 +45,12 @@ def decompressed(first, second, places):
 
 @triton.jit
 def sparse_tile(
-    x_ptr, x_stride, values_ptr, meta_ptr, bias_ptr, y_ptr, M, N, J,
-    UNIT: tl.constexpr, EVEN: tl.constexpr,
+    x_ptr, x_stride, values_ptr, meta_ptr, sa_ptr, sa_step, sb_ptr, sb_step, bias_ptr, y_ptr, M, N, J,
+    UNIT: tl.constexpr, EVEN: tl.constexpr, CODES: tl.constexpr, FORMAT: tl.constexpr, PROMOTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """One tile of y [M, N], contiguous; steps of BLOCK_K bytes of metadata, 8 k each. EVEN: they fill J."""
+    """One tile of y [M, N], contiguous; steps of BLOCK_K bytes of metadata, 8 k each. EVEN: they fill J.
+    CODES: values are uint8, and with a FORMAT, of codes to be decoded, x is too."""
     J = divisible(J, UNIT)
     start_m, start_n = tile_starts(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)  # pyright: ignore[reportGeneralTypeIssues]
     offs_m, offs_n = start_m + tl.arange(0, BLOCK_M), start_n + tl.arange(0, BLOCK_N)
@@ -64,13 +72,23 @@ def sparse_tile(
             x = tl.load(x_ptrs, mask=in_m[:, None] & (col < 8 * left)[None, :], other=0.0)
             values = tl.load(value_ptrs, mask=in_n[:, None] & (value < 4 * left)[None, :], other=0.0)
             meta = tl.load(meta_ptrs, mask=in_n[:, None] & (byte < left)[None, :], other=0)
+        if FORMAT is not None:
+            x, values = decode(x, FORMAT).to(tl.bfloat16), decode(values, FORMAT).to(tl.bfloat16)
         first, second = tl.split(tl.reshape(values, (BLOCK_N, 2 * BLOCK_K, 2)))
         places = tl.reshape(tl.join(meta & 15, meta >> 4), (BLOCK_N, 2 * BLOCK_K))
         w = decompressed(first, second, places)
-        total = tl.dot(x, tl.trans(w), total, input_precision="ieee")
+        if CODES and FORMAT is None:
+            w = w.to(x.dtype, bitcast=True)
+            total = tl.dot(x, tl.trans(w), total, max_num_imprecise_acc=PROMOTE)
+        else:
+            total = tl.dot(x, tl.trans(w), total, input_precision="ieee")
         x_ptrs += 8 * BLOCK_K
         value_ptrs += 4 * BLOCK_K
         meta_ptrs += BLOCK_K
+    if sa_ptr is not None:
+        scale_a = tl.load(sa_ptr + offs_m.to(tl.int64) * sa_step, mask=in_m, other=0.0)
+        scale_b = tl.load(sb_ptr + offs_n.to(tl.int64) * sb_step, mask=in_n, other=0.0)
+        total = total * scale_a[:, None] * scale_b[None, :]
     if bias_ptr is not None:
         total += bias_of(bias_ptr, offs_n, N)[None, :]
     y_ptrs = y_ptr + (offs_m.to(tl.int64) * N)[:, None] + offs_n[None, :]
@@ -78,33 +96,65 @@ def sparse_tile(
 
 
 def product(call: Call) -> Plan | Rejected:
-    """One launch of `sparse_tile`."""
-    view, (N, J) = rows(call["x"]), call["meta"].shape
+    """Plan y of x, values, meta and bias."""
+    return _plan(call, "y", (("sa_ptr", None), ("sa_step", 0), ("sb_ptr", None), ("sb_step", 0)))
+
+
+def scaled(call: Call) -> Plan | Rejected:
+    """Plan c of mat_a, values, meta, scale_a [M, 1], scale_b [1, N] and bias."""
+    return _plan(call, "c", ())
+
+
+def _plan(call: Call, y: str, absent: tuple[tuple[str, Any], ...]) -> Plan | Rejected:
+    """One launch of `sparse_tile`, in which what is `absent` is constant."""
+    view, (N, J) = x_of(call)[1], call["meta"].shape
     M, config = view.count, fitted(call)
     tiles = ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"])
-    needed = shared_bytes(config, itemsize(call["x"].dtype))
+    codes, decoded = itemsize(call["values"].dtype) == 1, is_decoded(call)
+    needed = shared_bytes(config, 2 if decoded else itemsize(call["values"].dtype))
     if rejected := too_large((M, N, 8 * J), tiles, needed, call.device, 512):
         return rejected
-    unit, bias = unit_of(call), call.has("bias")
+    unit, bias, dtype = unit_of(call), call.has("bias"), call["values"].dtype
     constants = [
+        *absent,
         *(() if bias else (("bias_ptr", None),)),
         ("UNIT", unit),
         ("EVEN", J % config["BLOCK_K"] == 0),
+        ("CODES", codes),
+        ("FORMAT", format_of(dtype) if decoded else None),
+        ("PROMOTE", min(BLOCK, 8 * config["BLOCK_K"]) if codes and not decoded else None),
         *((name, config[name]) for name in TILE),
     ]
     warps, stages = (config[name] for name in COMPILER)
     options = tuple(pair for pair in config.items() if pair[0] not in (*TILE, *COMPILER))
     kernel = TritonKernel(sparse_tile, tuple(constants), warps, stages, options)
+    scales: list[tuple[str, Argument]] = []
+    for name, tensor, axis in () if absent else (("sa", "scale_a", 0), ("sb", "scale_b", 1)):
+        scales.append((f"{name}_ptr", Pointer(tensor)))
+        scales.append((f"{name}_step", Scalar("i64", call[tensor].strides[axis])))
     args: tuple[tuple[str, Argument], ...] = (
-        ("x_ptr", Pointer("x", unit > 1)),
+        ("x_ptr", Pointer(x_of(call)[0], unit > 1, "uint8" if decoded else None)),
         ("x_stride", Scalar("i64", view.stride)),
-        ("values_ptr", Pointer("values", unit > 1)),
+        ("values_ptr", Pointer("values", unit > 1, "uint8" if codes else None)),
         ("meta_ptr", Pointer("meta", unit > 1)),
+        *scales,
         *((("bias_ptr", Pointer("bias")),) if bias else ()),
-        ("y_ptr", Pointer("y")),
+        ("y_ptr", Pointer(y)),
         *((name, Scalar("i32", size)) for name, size in (("M", M), ("N", N), ("J", J))),
     )
     return Plan((Launch(kernel, (tiles, 1, 1), args),))
+
+
+def x_of(call: Call) -> tuple[str, Rows]:
+    """The name of x, mat_a of sparse_scaled_mm, and its rows."""
+    name = "mat_a" if call.has("mat_a") else "x"
+    return name, rows(call[name])
+
+
+def is_decoded(call: Call) -> bool:
+    """Whether codes of 8 bits become bfloat16 numbers before the product."""
+    dtype = call["values"].dtype
+    return itemsize(dtype) == 1 and not uses_instructions(call.device, dtype)
 
 
 def fitted(call: Call) -> dict[str, Any]:
@@ -117,7 +167,7 @@ def fitted(call: Call) -> dict[str, Any]:
     for name, least in order if aligned else (("BLOCK_K", 4), *order):
         while config[name] > least and elements(config) > most:
             config[name] //= 2
-    size = itemsize(call["x"].dtype)
+    size = 2 if is_decoded(call) else itemsize(call["values"].dtype)
     while config["num_stages"] > 1 and shared_bytes(config, size) > call.device.shared_memory:
         config["num_stages"] -= 1
     return config
@@ -136,8 +186,9 @@ def elements(config: Mapping[str, Any]) -> int:
 
 def unit_of(call: Call) -> int:
     """16 if every row starts at a multiple of 16 bytes, else 1."""
-    aligned = all(call[name].alignment >= 16 for name in ("x", "values", "meta"))
-    return 16 if aligned and call["meta"].shape[1] % 16 == 0 and rows(call["x"]).stride % 16 == 0 else 1
+    name, view = x_of(call)
+    aligned = all(call[each].alignment >= 16 for each in (name, "values", "meta"))
+    return 16 if aligned and call["meta"].shape[1] % 16 == 0 and view.stride % 16 == 0 else 1
 
 
 def shared_bytes(config: Mapping[str, Any], size: int) -> int:

@@ -55,6 +55,20 @@ class QuantizationConfig:
             expected = " or ".join(map(str, beside))
             raise self._wrong("activation_dtype", f"{expected} beside a weight_dtype of {of_weight}")
 
+    def _check_group(self) -> None:
+        """Raises ParameterError for a group_size that no weight in int4 has."""
+        size = getattr(self, "group_size")  # noqa: B009 (of the subclasses that have one)
+        if size is not None and (type(size) is not int or size < 2 or size % 2):
+            raise self._wrong("group_size", "an even int from 2 on, or None for whole rows")
+
+    def _mapping(self, field: str) -> str:
+        """ "symmetric" or "asymmetric", also of a member of torchao's MappingType. Raises ParameterError."""
+        given = getattr(self, field)
+        mapping = str(getattr(given, "name", given)).lower()
+        if mapping not in ("symmetric", "asymmetric"):
+            raise self._wrong(field, "'symmetric' or 'asymmetric'")
+        return mapping
+
     def _wrong(self, field: str, expected: str, remedy: str = "") -> ParameterError:
         name = type(self).__name__
         return ParameterError(f"quantization.{name}", field, getattr(self, field), expected, remedy)
@@ -144,9 +158,7 @@ class Int8DynamicActivationInt8WeightConfig(QuantizationConfig):
     granularity: Any = None
 
     def __post_init__(self) -> None:
-        mapping = str(getattr(self.act_mapping_type, "name", self.act_mapping_type)).lower()
-        if mapping not in ("symmetric", "asymmetric"):
-            raise self._wrong("act_mapping_type", "'symmetric' or 'asymmetric'")
+        mapping = self._mapping("act_mapping_type")
         if mapping == "asymmetric" and self.pair[0] != PerRow():
             raise self._wrong("granularity", "PerRow() of activations where act_mapping_type is 'asymmetric'")
         object.__setattr__(self, "act_mapping_type", mapping)
@@ -207,9 +219,7 @@ class Int4WeightOnlyConfig(QuantizationConfig):
     symmetric: bool = False
 
     def __post_init__(self) -> None:
-        size = self.group_size
-        if size is not None and (type(size) is not int or size < 2 or size % 2):
-            raise self._wrong("group_size", "an even int from 2 on, or None for whole rows")
+        self._check_group()
         if not isinstance(self.symmetric, bool):
             raise self._wrong("symmetric", "True or False")
 
@@ -228,6 +238,47 @@ class Int4WeightOnlyConfig(QuantizationConfig):
         if order is not None:  # of a checkpoint with GPTQ's desc_act
             x = x.index_select(-1, order)
         return portable.int4_mm(x, buffers["weight"], buffers["weight_scale"], zero_point, bias=bias)
+
+
+@dataclass(frozen=True)
+class Int8DynamicActivationInt4WeightConfig(QuantizationConfig):
+    """int4 weights in groups along K, and activations quantised to int8 by rows at each call (W4A8):
+    `quantize_int4`, `quantize_int8`, `int8_int4_mm`, whose sums within a group are exact.
+
+    group_size: even, and a divisor of K; None is all of a row. mapping_type: "symmetric", or "asymmetric"
+    with a zero point for each group of the weight; torchao's MappingType is taken too. act_mapping_type:
+    "symmetric" alone, where torchao's default is asymmetric. Raises ParameterError.
+    """
+
+    group_size: int | None = 32
+    mapping_type: Any = "symmetric"
+    act_mapping_type: Any = "symmetric"
+
+    def __post_init__(self) -> None:
+        self._check_group()
+        object.__setattr__(self, "mapping_type", self._mapping("mapping_type"))
+        if self._mapping("act_mapping_type") != "symmetric":
+            remedy = "Int8DynamicActivationInt8WeightConfig has zero points of activations"
+            raise self._wrong("act_mapping_type", "'symmetric'", remedy)
+        object.__setattr__(self, "act_mapping_type", "symmetric")
+
+    @property
+    def of_weight(self) -> Int4WeightOnlyConfig:
+        """The config of the same weight alone."""
+        return Int4WeightOnlyConfig(self.group_size, self.mapping_type == "symmetric")
+
+    def refusal(self, weight: Tensor) -> str:
+        return self.of_weight.refusal(weight)
+
+    def quantized(self, weight: Tensor) -> dict[str, Tensor]:
+        return self.of_weight.quantized(weight)
+
+    def product(self, x: Tensor, buffers: Buffers, bias: Tensor | None) -> Tensor:
+        q, scale = portable.quantize_int8(x)
+        return portable.int8_int4_mm(
+            q, buffers["weight"], scale, buffers["weight_scale"], buffers.get("weight_zero_point"), bias,
+            output_dtype=x.dtype,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

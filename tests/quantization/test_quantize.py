@@ -18,6 +18,7 @@ from portable.quantization import (
     Float8DynamicActivationFloat8WeightConfig,
     Float8MMConfig,
     Int4WeightOnlyConfig,
+    Int8DynamicActivationInt4WeightConfig,
     Int8DynamicActivationInt8WeightConfig,
     Int8StaticActivationInt8WeightConfig,
     MXDynamicActivationMXWeightConfig,
@@ -36,6 +37,7 @@ Fp8 = Float8DynamicActivationFloat8WeightConfig
 Int8 = Int8DynamicActivationInt8WeightConfig
 Int8Static = Int8StaticActivationInt8WeightConfig
 Int4 = Int4WeightOnlyConfig
+Int8Int4 = Int8DynamicActivationInt4WeightConfig
 MX = MXDynamicActivationMXWeightConfig
 NVFP4 = NVFP4DynamicActivationNVFP4WeightConfig
 BLOCK = [PerBlock([1, 128]), PerBlock([128, 128])]
@@ -51,6 +53,8 @@ CONFIGS = {
     "int8 asymmetric": Int8("asymmetric", granularity=[PerRow(), PerTensor()]),
     "int4": Int4(2),
     "int4 symmetric": Int4(None, symmetric=True),
+    "int8 by int4": Int8Int4(2),
+    "int8 by int4 asymmetric": Int8Int4(None, "asymmetric"),
     "mxfp8": MX(),
     "mxfp8 e5m2": MX(activation_dtype=E5M2, scaling_mode="floor"),
     "mxfp4": MX(activation_dtype=FP4, weight_dtype=FP4),
@@ -119,6 +123,8 @@ def operand(x, config, of_weight):
             return (q.double() - zero) * scale.double()
         q, scale = portable.quantize_int8(x, {PerTensor(): "tensor", PerRow(): "row"}[config.pair[of_weight]])
         return q.double() * scale.double()
+    if isinstance(config, Int8Int4):
+        return operand(x, config.of_weight if of_weight else Int8(), of_weight)
     if isinstance(config, Int4):
         if not of_weight:
             return x.double()
@@ -409,6 +415,13 @@ ForeignConfig.__name__ = "Int8DynamicActivationInt8WeightConfig"
         (errors.ParameterError, "'activation_dtype'.*beside", lambda: MX(activation_dtype=FP4)),
         (errors.ParameterError, "'block_size'.*32", lambda: MX(block_size=16)),
         (errors.ParameterError, "'group_size' is 3", lambda: Int4(3)),
+        (errors.ParameterError, "'group_size' is 0", lambda: Int8Int4(0)),
+        (errors.ParameterError, "'mapping_type' is 'none'", lambda: Int8Int4(mapping_type="none")),
+        (
+            errors.ParameterError,
+            "expected 'symmetric'. Int8DynamicActivationInt8Weight",
+            lambda: Int8Int4(act_mapping_type="asymmetric"),
+        ),
         (errors.ParameterError, "'symmetric'", lambda: Int4(symmetric="yes")),  # type: ignore[arg-type]
         (errors.ShapeError, "group_size = 128 columns", lambda: portable.quantize_(linear(), Int4())),
         (errors.ParameterError, "'scaling_mode'", lambda: MX(scaling_mode="up")),

@@ -19,79 +19,14 @@
 #define C_COL_MAJOR 1
 #define C_TMA 1
 #define C_BOX_COLS 64
+#define ITEM_BYTES 2
 #include "prelude.h"
 
-#include "_lib/ptx/cluster.h"
-#include "_lib/ptx/pdl.h"
-#include "_lib/ptx/pipeline.h"
-#include "_lib/ptx/registers.h"
-#include "_lib/ptx/tma.h"
 #include "_lib/ptx/wgmma_sp.h"
-#include "matmul/sm90/wgmma_store.h"
-#include "matmul/tile.h"
+#include "sparse_mm/sm90/weight_tiles.h"
 
 using T = ELEMENT;
-
-constexpr int CONSUMERS = 2;
-constexpr int TILE_N = CONSUMERS * 64;  // rows of the weight
-constexpr int THREADS = CONSUMERS * 128 + 128;
-constexpr int X_K = 64, VALUE_K = 128;  // of a stage: one 128-byte row
-constexpr int X_BYTES = TILE_M * 128, VALUE_BYTES = TILE_N * 128;
-constexpr int SUMS = TILE_M / 2;  // a thread's accumulators
-constexpr int BLOCKS = TILE_M / 64;
-constexpr int C_BYTES = CONSUMERS * C_BUFFERS * BLOCK_BYTES;
-// Together no more than at the launch, 168 a thread: setmaxnreg would wait for ever.
-constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
-static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= 3 * 168, "registers of a block");
 static_assert(BLOCKS <= 4, "a block of y for each stage of x of 256 k");
-
-struct XPipeline : Pipeline<STAGES, X_BYTES> {
-    using Pipeline::Pipeline;
-};
-struct ValuePipeline : Pipeline<VALUE_STAGES, VALUE_BYTES> {
-    using Pipeline::Pipeline;
-};
-
-// The product is [N, M] here: its rows, s.m of them, are the weight's, and its columns, s.n, x's.
-DEVICE Tile tile_of(uint32_t index, const Sizes& s, int rank) {
-    Tile tile = tile_at<TILE_N * CLUSTER, TILE_M, GROUP_N>(index, s);
-    tile.row += rank * TILE_N;
-    return tile;
-}
-DEVICE int rank_of_block() { return CLUSTER == 1 ? 0 : cluster_rank(); }
-
-DEVICE void producer_loop(XPipeline x, ValuePipeline value, const TensorMap* map_x, const TensorMap* map_values,
-                          const Sizes& s, uint32_t tiles) {
-    const int rank = rank_of_block();
-    constexpr uint16_t EVERY = (1 << CLUSTER) - 1;
-    grid_dependency_wait();
-    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
-        const Tile tile = tile_of(index, s, rank);
-        for (int k = 0; k < s.k; k += VALUE_K) {
-            value.wait_empty();
-            mbarrier_arrive_expect_tx(value.full_barrier(), VALUE_BYTES);
-            tma_load_4d(value.stage_base(), map_values, value.full_barrier(), k / 2, tile.row, 0, 0);
-            value.advance();
-#pragma unroll
-            for (int i = 0; i < VALUE_K; i += X_K) {
-                x.wait_empty();
-                mbarrier_arrive_expect_tx(x.full_barrier(), BOX_ROWS * CLUSTER * 128);
-                const int part = rank * BOX_ROWS;
-                if (CLUSTER == 1)
-                    tma_load_4d(x.stage_base(), map_x, x.full_barrier(), k + i, tile.col, 0, 0);
-                else
-                    tma_load_4d_multicast(EVERY, x.stage_base() + part * 128, map_x, x.full_barrier(), k + i,
-                                          tile.col + part, 0, 0);
-                x.advance();
-            }
-        }
-    }
-}
-
-// A number that the compiler knows, as an argument.
-template <int NUMBER> struct Constant {
-    static constexpr int value = NUMBER;
-};
 
 // A thread's 16 bytes of metadata in each of its two rows, of 256 k: rows lane / 4 and the eighth below it of its warp's
 // 16.
@@ -119,18 +54,6 @@ DEVICE void multiply(float (&acc)[SUMS], uint32_t values, int half, uint32_t x, 
     for (int k = 0; k < 2; ++k)
         WgmmaSp<TILE_M>::template run<SELECTOR>(acc, a + k * 2, b + k * 4, meta[k], add || k);
     wgmma_commit();
-}
-
-// The consumer's products with a stage are done: of x's every block of the cluster that multicasts to it hears of it.
-DEVICE void release_x(uint32_t empty_barrier) {
-    const int thread = thread_x() % 128;
-    if (thread < CLUSTER) {
-        if (CLUSTER == 1) mbarrier_arrive(empty_barrier);
-        else mbarrier_arrive_cluster(empty_barrier, thread);
-    }
-}
-DEVICE void release_values(uint32_t empty_barrier) {
-    if (thread_x() % 128 == 0) mbarrier_arrive(empty_barrier);
 }
 
 DEVICE void consumer_loop(XPipeline x, ValuePipeline value, uint32_t buffers, const TensorMap* map_y, T* y,
@@ -230,46 +153,12 @@ DEVICE void consumer_loop(XPipeline x, ValuePipeline value, uint32_t buffers, co
     if (thread_x() % 128 == 0) tma_store_wait_read<0>();
 }
 
-#if CLUSTER > 1
-#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
-#else
-#define CLUSTER_DIMS
-#endif
-
 extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void sparse_mm_wgmma(
     const __grid_constant__ TensorMap map_x, const __grid_constant__ TensorMap map_values,
     const __grid_constant__ TensorMap map_y, const uint8_t* meta, const T* bias, T* y, int m, int n, int k, int tiles) {
     DYNAMIC_SHARED(shared);
     const Sizes s = {n, m, k, 1, 1, 0, 0, 1, n, 0, 0, 0, 0, 0, 0};
-    // The swizzle repeats every 1024 bytes of the address.
-    const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
-    const uint32_t values = base + STAGES * X_BYTES;
-    const uint32_t buffers = values + VALUE_STAGES * VALUE_BYTES;
-    const uint32_t barriers = buffers + C_BYTES;
-    const XPipeline x(base, barriers);
-    const ValuePipeline value(values, barriers + STAGES * 16);
-    const bool is_producer = thread_x() == CONSUMERS * 128;
-    if (is_producer) {
-        launch_dependents();
-        x.init(CONSUMERS * CLUSTER);
-        value.init(CONSUMERS);
-        mbarrier_init_fence();
-        fence_proxy_async();
-    } else if (thread_x() == 0) {
-        tma_prefetch_descriptor(&map_x);
-        tma_prefetch_descriptor(&map_values);
-        tma_prefetch_descriptor(&map_y);
-    }
-    if (CLUSTER > 1) cluster_sync();
-    else barrier();
-
-    if (thread_x() >= CONSUMERS * 128) {
-        setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (is_producer) producer_loop(x, value, &map_x, &map_values, s, tiles);
-    } else {
-        setmaxnreg_inc<CONSUMER_REGISTERS>();
+    run_block<0>(shared, &map_x, &map_values, &map_y, s, tiles, [&](XPipeline x, ValuePipeline value, uint32_t buffers) {
         consumer_loop(x, value, buffers, &map_y, y, meta, bias, s, tiles);
-    }
-    // A block must not leave while its peers can still write to its shared memory or barriers.
-    if (CLUSTER > 1) cluster_sync();
+    });
 }

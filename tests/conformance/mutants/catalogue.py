@@ -16,6 +16,7 @@ from . import (
     gated_products,
     gradients,
     holes,
+    int8_by_int4_products,
     integer_products,
     integers,
     losses,
@@ -34,6 +35,7 @@ from . import (
     scaled_products,
     softmaxes,
     sources,
+    sparse_scaled_products,
     sparse_weights,
     tables,
     varlen,
@@ -59,6 +61,7 @@ MODULES = (
         four_bit_products,
         four_bits,
         gated_products,
+        int8_by_int4_products,
         integer_products,
         integers,
         losses,
@@ -77,7 +80,7 @@ MODULES = (
         quantisers_to_4_bits,
         ropes,
     ),
-    *(samples, scaled_products, softmaxes, sources, sparse_weights, tables),
+    *(samples, scaled_products, softmaxes, sources, sparse_scaled_products, sparse_weights, tables),
 )
 """Whose mutants these are."""
 
