@@ -34,7 +34,8 @@
 // B_K_MAJOR; C_TMA: TMA stores c, which is row-major with 16-byte aligned rows, or column-major with C_COL_MAJOR (then
 // in boxes of C_BOX_COLS columns; without BIAS); STRIP_IN_L2 (not with
 // N_TAIL); BIAS, ACTIVATION, PREACTIVATION (not with NON_PERSISTENT); GATED (needs TILE_N in multiples of 128; not with
-// N_TAIL or SPLITK).
+// N_TAIL or SPLITK); ALPHAS (0, 2: float32 numbers in memory that multiply a sum, one after the other, before its bias;
+// not with SPLITK or GATED).
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
@@ -46,6 +47,10 @@
 #include "_lib/ptx/wgmma.h"
 #include "matmul/tile.h"
 #include "wgmma_store.h"
+
+#ifndef ALPHAS
+#define ALPHAS 0
+#endif
 
 using T = ELEMENT;
 
@@ -71,6 +76,7 @@ constexpr int PRODUCERS = CLUSTER_M + CLUSTER_N - 1;
 static_assert(TILE_M / CLUSTER_N % 8 == 0 && TILE_N / CLUSTER_M % 8 == 0, "shares are whole swizzle groups");
 static_assert(!GATED || (TILE_N % 128 == 0 && !N_TAIL && !SPLITK), "the halves of b's tile are whole blocks");
 static_assert(!(STRIP_IN_L2 && N_TAIL), "narrow tiles are loaded without a policy");
+static_assert(!(ALPHAS && (SPLITK || GATED)), "a whole sum is multiplied");
 static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the stages hold a tile of c");
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
@@ -343,6 +349,30 @@ DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[COUNT], int steps, in
 #define SPLITK_ARGUMENTS 0, 1
 #endif
 
+// What multiplies a sum, and where it is.
+struct Alphas {
+    float first, second;
+};
+struct AlphaPointers {
+    const float *first, *second;
+
+    DEVICE Alphas load() const { return ALPHAS ? Alphas{*first, *second} : Alphas{}; }
+};
+#if ALPHAS
+#define ALPHAS_PARAMETERS const float *first_alpha, const float *second_alpha,
+#define ALPHAS_ARGUMENTS {first_alpha, second_alpha}
+#else
+#define ALPHAS_PARAMETERS
+#define ALPHAS_ARGUMENTS {}
+#endif
+
+template <int COUNT> DEVICE void times_alphas(float (&acc)[COUNT], const Alphas& alphas) {
+#if ALPHAS
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) acc[i] = acc[i] * alphas.first * alphas.second;
+#endif
+}
+
 // A consumer's partial sums, in vectors of four: the first of every thread, then the second of every thread. Consumers
 // and blocks follow one another.
 template <int COUNT> DEVICE void store_partials(float* partials, const float (&acc)[COUNT], int consumer) {
@@ -354,13 +384,14 @@ template <int COUNT> DEVICE void store_partials(float* partials, const float (&a
 }
 
 DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, Output c, Output z, const T* bias,
-                          float* partials, const Sizes& s, const TileScheduler& work) {
+                          float* partials, AlphaPointers of_sums, const Sizes& s, const TileScheduler& work) {
     const int consumer = thread_x() / 128;
     const ClusterPosition me = cluster_position();
     const int steps = steps_of(s);
     const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     const uint32_t own_bias = biases + consumer * 512;
     grid_dependency_wait();
+    const Alphas alphas = of_sums.load();
     uint32_t finished[BLOCKS * BLOCK_WORDS];  // the last tile, converted, until it is stored
     Tile last = {};
     bool pending = false;
@@ -415,6 +446,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
         wait_accumulators(acc);
         release<false>(used, me);
 
+        times_alphas(acc, alphas);
         share_bias<TILE_N>(own_bias, pair, consumer);
         last = tile;
         pending = true;
@@ -440,6 +472,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
             const Tile tile = work.n_tail(index);
             const uint32_t pair = bias_pair<N_TAIL>(bias, tile.col, s.n);
             multiply_tile<N_TAIL ? N_TAIL : 64, true>(pipe, acc, steps, consumer, me);
+            times_alphas(acc, alphas);
             share_bias<N_TAIL>(own_bias, pair, consumer);
             auto store_n_tail = [&](Output out) {
 #pragma unroll
@@ -481,7 +514,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
     const __grid_constant__ TensorMap map_z,
 #endif
 #endif
-    const T* bias, T* c, Z_PARAMETER(T) PARTIALS_PARAMETER int first_n_tail, int last_col, SIZES_PARAMETERS) {
+    const T* bias, T* c, Z_PARAMETER(T) PARTIALS_PARAMETER ALPHAS_PARAMETERS int first_n_tail, int last_col,
+    SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
     // The swizzle repeats every 1024 bytes of the address.
@@ -534,7 +568,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
         if (is_producer) producer_loop(pipe, maps, s, work);
     } else {
         if (CONSUMERS > 1) setmaxnreg_inc<CONSUMER_REGISTERS>();
-        consumer_loop(pipe, buffers, biases, to_c, to_z, bias, PARTIALS_ARGUMENT, s, work);
+        consumer_loop(pipe, buffers, biases, to_c, to_z, bias, PARTIALS_ARGUMENT, ALPHAS_ARGUMENTS, s, work);
     }
     // A block must not leave while its peers can still write to its shared memory or barriers.
     if (CLUSTER > 1) cluster_sync();
