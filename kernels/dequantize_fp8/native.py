@@ -43,7 +43,7 @@ def mxfp4(call: Call) -> Plan | Rejected:
 
 
 def nvfp4(call: Call) -> Plan | Rejected:
-    """y from two codes in a byte, by a scale per 16 columns and one of all of q."""
+    """y from two codes in a byte, by a scale per 16 columns and, where there is one, one of all of q."""
     return _plan(call, NV_GROUP, 1, FP4)
 
 
@@ -85,6 +85,8 @@ def _plan(call: Call, group: int, side: int, packed: str | None = None) -> Plan 
     )
     if call["q"].dtype != "int8":
         defines = (*defines, ("FORMAT", format_type(packed or call["q"].dtype)))
+    if call["scale"].dtype == "float8_e4m3fn":
+        defines = (*defines, ("SCALE_FORMAT", format_type(call["scale"].dtype)))
     if call.has("global_scale"):
-        defines = (*defines, ("SCALE_FORMAT", format_type(call["scale"].dtype)), ("HAS_GLOBAL", 1))
+        defines = (*defines, ("HAS_GLOBAL", 1))
     return Plan((Launch(kind.kernel(_SOURCE, "dequantize", defines), (grid, 1, 1), args),))

@@ -80,6 +80,8 @@ class Problem:
     `bias_alignment`; `preactivation` names a second output with c's layout, which gets the sum with its
     bias, before the activation; `precision` is "ieee", "tf32" or "bf16x6" and concerns float32 alone.
 
+    `alphas`: float32 tensors of one number each, which multiply a sum in their order, before its bias.
+
     `gated`: b is two matrices of N columns each, gate and up, `b.batch[0]` elements apart; `batch` is (1, 1)
     and there is neither a bias nor a preactivation."""
 
@@ -96,6 +98,7 @@ class Problem:
     preactivation: str | None = None
     precision: str = "ieee"
     gated: bool = False
+    alphas: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> str:

@@ -18,6 +18,9 @@ typedef Float32Scale Scale;
 #define TILES 2
 
 #if PASS == GROUPS
+// Where two lanes have a group, each finds the scale of one of two groups, and they exchange what elements are multiplied by.
+#define IN_TURN (GROUP_SIZE == 2 * VEC && CHUNKS % 2 == 0)
+
 // GROUP_LANES neighbouring lanes of a warp have a group; LANES take CHUNKS times so many columns of a row.
 KERNEL(THREADS)
 void quantize_groups(const T* x, uint8_t* q, Scale::Stored* scale, int64_t rows, int64_t length, int64_t x_stride,
@@ -35,6 +38,28 @@ void quantize_groups(const T* x, uint8_t* q, Scale::Stored* scale, int64_t rows,
 #endif
     Vector<T, VEC> held[CHUNKS];
     load_source_parts(held, source, x_stride, begin, slice.length);
+#if IN_TURN
+    const auto store = [&](int c, float inverse) {
+        const int64_t first = begin + c * CHUNK;
+#if STRIDED
+        store_part(target, first, slice.length, held[c], inverse);
+#else
+        const int64_t column = first + group_lane() * VEC;
+        store_lane(target + c * (CHUNK / IN_BYTE), column, slice.length, held[c], inverse);
+#endif
+    };
+    const int mine = group_lane();    // of the two
+#pragma unroll
+    for (int c = 0; c + 1 < CHUNKS; c += 2) {
+        const float even = float_of(greatest(0, held[c])), odd = float_of(greatest(0, held[c + 1]));
+        const float other = shuffle_xor(mine ? even : odd, 1);
+        const Scale::Stored own = scaling.of(amax_of<T>(bits_of(Greatest::apply(mine ? odd : even, other))));
+        if (begin + (c + mine) * CHUNK < slice.length) scales[(c + mine) * (CHUNK / GROUP)] = own;
+        const float inverse = scaling.inverse(own), of_other = shuffle_xor(inverse, 1);
+        store(c, mine ? of_other : inverse);
+        store(c + 1, mine ? inverse : of_other);
+    }
+#else
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         const int64_t first = begin + c * CHUNK;
@@ -48,6 +73,7 @@ void quantize_groups(const T* x, uint8_t* q, Scale::Stored* scale, int64_t rows,
         store_lane(target + c * (CHUNK / IN_BYTE), column, slice.length, held[c], scaling.inverse(own));
 #endif
     }
+#endif
 }
 #endif
 

@@ -27,6 +27,8 @@ from portable.kernels.quantize_mx.words_triton import (
 from portable.kernels.quantize_nvfp4.reference import FP4, GROUP, LEAST, OF_SCALES
 from portable.plan import Call, Plan, Pointer, Rejected
 
+GIVEN = (("global_scale_ptr", Pointer("global_scale")),)
+
 
 @triton.jit
 def stored(scale, LEAST: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr):
@@ -111,14 +113,24 @@ def quantize_nvfp4_words(
     store_codes(q_ptr, place, codes, there)
 
 
+def words(call: Call) -> Plan | Rejected:
+    """q and a scale per 16 columns, of rows that are whole groups: one launch."""
+    planned = plan_words(call, quantize_nvfp4_words, GROUP, _constants(call), GIVEN, WITH_SUBNORMALS)
+    return planned or Rejected("rows are not whole groups, not aligned or do not follow each other")
+
+
 def plan(call: Call) -> Plan | Rejected:
     """q and a scale per 16 columns: one launch."""
-    constants: tuple[tuple[str, Any], ...] = (
+    planned = words(call)
+    if isinstance(planned, Plan):
+        return planned
+    return plan_groups(call, quantize_nvfp4, GROUP, _constants(call), GIVEN, WITH_SUBNORMALS)
+
+
+def _constants(call: Call) -> tuple[tuple[str, Any], ...]:
+    return (
         ("LEAST", LEAST),
         ("SCALE_FORMAT", format_of(OF_SCALES)),
         ("FORMAT", format_of(FP4)),
         ("CONVERT", converts(call.device, OF_SCALES)),
     )
-    given = (("global_scale_ptr", Pointer("global_scale")),)
-    planned = plan_words(call, quantize_nvfp4_words, GROUP, constants, given, WITH_SUBNORMALS)
-    return planned or plan_groups(call, quantize_nvfp4, GROUP, constants, given, WITH_SUBNORMALS)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from portable import errors, int4_mm
-from portable.kernels.int4_mm import baseline, triton_impl
+from portable.kernels.int4_mm import baseline, triton_impl, triton_widened
 from portable.kernels.int4_mm.sm80 import plan as mma
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 from tests.kernels.plan_parts import accepted, constants, defines, launch_of, planner, reason, scalar
@@ -217,3 +217,35 @@ def test_what_the_kernel_of_few_rows_declines():
         answer = mma.few_rows(replace(odd, tensors={**odd.tensors, "x": changed}))
         assert reason(answer) == "x or weight has rows that do not start at multiples of 16 bytes"
     assert planner("int4_mm", "mma") is not None
+
+
+WIDE: dict[str, Any] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 128, "num_warps": 8, "num_stages": 3}
+
+
+def _widened(rows=4096, n=14336, groups=32, half=64, given=(), **config):
+    return triton_widened.plan(_call(rows, n, groups, half, given, **{"GROUP_M": 8, **WIDE, **config}))
+
+
+def test_triton_makes_the_numbers_of_many_rows_once():
+    plan = accepted(_widened(given=("zero_point", "bias")))
+    numbers, product = plan.launches
+    assert numbers.grid == (896, 32, 1) and product.grid == (132, 1, 1)
+    assert {each.name: (each.shape, each.dtype) for each in plan.workspaces} == {
+        "numbers": ((14336, 4096), "bfloat16"),
+        "scales": ((32, 14336), "float32"),
+    }
+    assert scalar(product, "group") == 128 and scalar(product, "work") == 32 * 112
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"rows": 512}, "512 rows: fewer than"),
+        ({"given": ("offset",)}, "an offset"),
+        ({"half": 32}, "groups of 64 k: not a multiple of 128"),
+        ({"n": 14337}, "TMA cannot reach y"),
+        ({"num_stages": 4}, "bytes of shared memory"),
+    ],
+)
+def test_what_numbers_in_memory_leave_to_tiles(change, says):
+    assert says in reason(_widened(**change))

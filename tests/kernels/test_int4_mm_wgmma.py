@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from portable.kernels.int4_mm.sm90 import wgmma_plan
+from portable.kernels.int4_mm.sm90 import wgmma_plan, widened_plan
 from portable.layout import TensorInfo
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
@@ -44,6 +44,11 @@ def changed(call: Call, name: str, **change) -> Call:
     info = call.tensors[name]
     assert info is not None
     return replace(call, tensors={**call.tensors, name: replace(info, **change)})
+
+
+def launches_of(plan):
+    assert isinstance(plan, Plan), plan
+    return plan.launches
 
 
 def defines_of(call: Call) -> dict[str, int | str]:
@@ -172,3 +177,56 @@ def test_a_consumer_s_sums_and_numbers_fit_its_registers(rows, half, given, tmp_
             # 16 products of 16 k for each 256 k, and codes in vectors of 16 bytes.
             assert sum(each.startswith("HGMMA") for each in names) == 16
             assert sum(each == "LDS.128" for each in names) >= 16
+
+
+def widened(rows=4096, n=14336, groups=32, half=64, given=(), **config):
+    return widened_plan.widened(call_of(rows, n, groups, half, given, **config))
+
+
+def test_numbers_of_many_rows_are_made_once():
+    plan = widened(given=("zero_point", "bias"))
+    assert isinstance(plan, Plan)
+    codes, product = plan.launches
+    assert [launch.kernel.name for launch in plan.launches] == ["widen_codes", "int4_mm_widened"]
+    assert [(space.shape, space.dtype) for space in plan.workspaces] == [
+        ((14336, 4096), "bfloat16"),
+        ((32, scalar(product, "pitch")), "float32"),
+    ]
+    assert codes.grid == (1792, 4, 1) and scalar(codes, "group") == 128 and scalar(product, "chunks") == 1
+    maps = {name: arguments_of(product)[name].tensor for name in ("map_numbers", "map_x", "map_y")}
+    assert maps == {"map_numbers": "numbers", "map_x": "x", "map_y": "y"}
+    whole = widened(groups=1, half=2048)
+    assert isinstance(whole, Plan) and scalar(whole.launches[1], "chunks") == 32
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"rows": 256}, "256 rows: numbers made once take"),
+        ({"half": 32}, "groups of 64 k: not a multiple of 128"),
+        ({"given": ("offset",)}, "an offset: wgmma adds its part"),
+        ({"n": 14337}, "no multiple of 8"),
+    ],
+)
+def test_what_widened_leaves_to_wgmma(change, says):
+    plan = widened(**change)
+    assert isinstance(plan, Rejected) and says in plan.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [(), ("zero_point", "bias")])
+def test_the_products_of_a_chunk_are_waited_for_once(given, tmp_path):
+    backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
+    call = call_of(4096, 14336, 32, 64, given)
+    types = {name: each.dtype for name, each in call.tensors.items() if each}
+    types |= {"numbers": "bfloat16", "scales": "float32"}
+    for launch in launches_of(widened_plan.widened(call)):
+        code = build.code_object(launch, types, backend, HOPPER)
+        found = backend.resources(code)
+        assert found.spills == found.stack == 0
+        if launch.kernel.name == "int4_mm_widened":
+            assert native_kernel(launch).shared <= HOPPER.shared_memory
+            names = instructions(code.binary, tmp_path / "code.cubin")
+            # Eight for each chunk; serialised, each product would have a wait of its own.
+            assert sum(each.startswith("HGMMA") for each in names) == 8
+            assert sum(each.startswith("WARPGROUP") for each in names) == 4

@@ -303,25 +303,32 @@ def test_wgmma_reads_mx_s_scales_by_words_where_four_are_one(change, words):
     assert steps == [change.get("scale_step", groups), 1, groups, 1]
 
 
-def widened(each=1, sizes=(1024, 512, 1024), b_steps=None, scale_step=None):
+def widened(
+    kind="mx", sizes=(1024, 512, 1024), b_steps=None, scale_steps=None, b_scale_steps=None, bias=False
+):  # fmt: skip
     m, n, k = sizes
-    stored, groups = k // each, -(-k // 32)
-    kind = "float8_e4m3fn" if each == 1 else "uint8"
+    stored = k if kind == "mx" else k // 2
+    groups = -(-k // (16 if kind == "nvfp4" else 32))
+    element, scale = "float8_e4m3fn" if kind == "mx" else "uint8", "float8_e8m0fnu"
+    whole = {}
+    if kind == "nvfp4":
+        scale, whole = "float8_e4m3fn", {f"global_{name}": TensorInfo((1,), (1,), "float32") for name in "ab"}
     tensors = {
-        "mat_a": TensorInfo((m, stored), (stored, 1), kind),
-        "mat_b": TensorInfo((stored, n), b_steps or (1, stored), kind),
+        "mat_a": TensorInfo((m, stored), (stored, 1), element),
+        "mat_b": TensorInfo((stored, n), b_steps or (1, stored), element),
         "c": TensorInfo((m, n), (n, 1), "bfloat16"),
-        "bias": None,
-        "scale_a": TensorInfo((m, groups), (scale_step or groups, 1), "float8_e8m0fnu"),
-        "scale_b": TensorInfo((n, groups), (groups, 1), "float8_e8m0fnu"),
+        "bias": TensorInfo((n,), (1,), "bfloat16") if bias else None,
+        "scale_a": TensorInfo((m, groups), scale_steps or (groups, 1), scale),
+        "scale_b": TensorInfo((n, groups), b_scale_steps or (groups, 1), scale),
+        **whole,
     }
     call = Call(tensors, {"output_dtype": "bfloat16"}, {}, DEVICES["sm_90a"], {})
-    return (widened_plan.mx if each == 1 else widened_plan.mxfp4)(call)
+    return getattr(widened_plan, kind)(call)
 
 
-@pytest.mark.parametrize("each", [1, 2])
-def test_many_rows_of_mx_are_multiplied_in_bfloat16(each):
-    plan = widened(each)
+@pytest.mark.parametrize("kind", ["mx", "mxfp4", "nvfp4"])
+def test_many_rows_of_groups_are_multiplied_in_bfloat16(kind):
+    plan = widened(kind)
     assert not isinstance(plan, Rejected)
     first, second, product = plan.launches
     for launch, name in ((first, "a"), (second, "b")):
@@ -330,8 +337,11 @@ def test_many_rows_of_mx_are_multiplied_in_bfloat16(each):
         assert found == [f"mat_{name}", f"scale_{name}", f"wide_mat_{name}"]
     assert [space.shape for space in plan.workspaces] == [(1024, 1024), (512, 1024)]
     assert {space.dtype for space in plan.workspaces} == {"bfloat16"}
-    maps = {getattr(dict(product.args)[f"map_{name}"], "tensor", None) for name in "ab"}
-    assert maps == {"wide_mat_a", "wide_mat_b"}
+    args = dict(product.args)
+    assert {getattr(args[f"map_{name}"], "tensor", None) for name in "ab"} == {"wide_mat_a", "wide_mat_b"}
+    alphas = [getattr(args.get(f"{place}_alpha"), "tensor", None) for place in ("first", "second")]
+    assert alphas == (["global_a", "global_b"] if kind == "nvfp4" else [None, None])
+    assert dict(product.kernel.defines).get("ALPHAS", 0) == (2 if kind == "nvfp4" else 0)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +350,9 @@ def test_many_rows_of_mx_are_multiplied_in_bfloat16(each):
         ({"sizes": (128, 512, 1024)}, "M = 128"),
         ({"b_steps": (512, 1)}, "mat_b does not lie along K"),
         ({"sizes": (1024, 512, 1028)}, "multiple of 8"),
-        ({"scale_step": 36}, "scale_a is not contiguous"),
+        ({"scale_steps": (36, 1)}, "scale_a is not contiguous"),
+        ({"sizes": (1024, 1, 1024), "b_scale_steps": (1, 3), "bias": True}, "scale_b is not contiguous"),
+        ({"kind": "nvfp4", "sizes": (64, 512, 1024)}, "M = 64"),
     ],
 )
 def test_mx_in_bfloat16_leaves_the_rest_to_others(change, says):

@@ -3,7 +3,7 @@ tiles in parts along K (split-K), which matmul's splitk_reduce.cu adds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,15 +84,15 @@ class _Shared:
 
 def wgmma(call: Call) -> Plan | Rejected:
     """One launch; with an offset a first one adds up x over the groups' chunks."""
-    M, N, K, group = _sizes(call)
-    return _unfit(call, M, N, K, group) or _planned(call, _tiles(call, M, N, K))
+    M, N, K, group = sizes(call)
+    return unfit(call, M, N, K, group) or _planned(call, _tiles(call, M, N, K))
 
 
 def splitk(call: Call) -> Plan | Rejected:
     """Tiles in parts along K where that is faster. Of more rows than mma.cu is better with, up to those of a
     tile, also whole ones."""
-    M, N, K, group = _sizes(call)
-    if (reason := _unfit(call, M, N, K, group)) is not None:
+    M, N, K, group = sizes(call)
+    if (reason := unfit(call, M, N, K, group)) is not None:
         return reason
     if M <= _FEW:
         return Rejected(f"{M} rows: mma is faster up to {_FEW}")
@@ -102,14 +102,20 @@ def splitk(call: Call) -> Plan | Rejected:
     return _planned(call, tiles)
 
 
-def _sizes(call: Call) -> tuple[int, int, int, int]:
+def clocks(call: Call) -> float:
+    """What `wgmma` is estimated to take without a config."""
+    M, N, K, _ = sizes(call)
+    return _tiles(replace(call, config={}), M, N, K).clocks(call.device)
+
+
+def sizes(call: Call) -> tuple[int, int, int, int]:
     """M, N, K and the k of a group."""
     view, (N, _, P) = rows(call["x"]), call["weight"].shape
     return view.count, N, view.length, 2 * P
 
 
 def _planned(call: Call, chosen: _Tiles) -> Plan | Rejected:
-    M, N, K, group = _sizes(call)
+    M, N, K, group = sizes(call)
     x = call["x"]
     pitch_x = rows(x).stride if M > 1 else K
     chunk = next(each for each in _CHUNKS if group % each == 0)
@@ -169,7 +175,7 @@ def _planned(call: Call, chosen: _Tiles) -> Plan | Rejected:
 
 def _reduction(call: Call, chosen: _Tiles) -> Launch:
     """The product is y.T there, as in wgmma.cu, whose first parts hold the bias."""
-    M, N, K, _ = _sizes(call)
+    M, N, K, _ = sizes(call)
     defines = (("C_CONTIGUOUS", 0), ("BIAS", 0), ("ACTIVATION", ACTIVATIONS[None]))
     counts = {
         "whole": 0,
@@ -236,7 +242,7 @@ def _shared(call: Call, tile_m: int, chunk: int) -> _Shared:
     return _Shared(values, stages, rest + stages * stage)
 
 
-def _unfit(call: Call, M: int, N: int, K: int, group: int) -> Rejected | None:
+def unfit(call: Call, M: int, N: int, K: int, group: int) -> Rejected | None:
     """Why the kernel cannot take the call, or None where it can."""
     if min(M, N, K) == 0:
         return Rejected("nothing to multiply")

@@ -38,7 +38,8 @@
 // B_K_MAJOR; C_TMA: TMA stores c, which is row-major with 16-byte aligned rows, or column-major with C_COL_MAJOR (then
 // in boxes of C_BOX_COLS columns; without BIAS); STRIP_IN_L2 (not with
 // N_TAIL); BIAS, ACTIVATION, PREACTIVATION (not with NON_PERSISTENT); GATED (needs TILE_N in multiples of 128; not with
-// N_TAIL or SPLITK).
+// N_TAIL or SPLITK); ALPHAS (0, 2: float32 numbers in memory that multiply a sum, one after the other, before its bias;
+// not with SPLITK or GATED).
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
@@ -50,11 +51,15 @@
 #include "_lib/ptx/wgmma.h"
 #include "cluster_sum.h"
 #include "matmul/tile.h"
+#include "wgmma_load.h"
 #include "wgmma_store.h"
+
+#ifndef ALPHAS
+#define ALPHAS 0
+#endif
 
 using T = ELEMENT;
 
-constexpr int TILE_K = 64;  // one 128-byte row
 constexpr int CONSUMERS = TILE_M / 64;
 constexpr int CONSUMER_THREADS = CONSUMERS * 128;
 // setmaxnreg reallocates registers among whole warpgroups; a single consumer warpgroup has enough.
@@ -81,6 +86,7 @@ static_assert(!(STRIP_IN_L2 && N_TAIL), "narrow tiles are loaded without a polic
 static_assert(CLUSTER_K == 1 || (NON_PERSISTENT && CLUSTER == 1 && !GATED && SHARE_N % 16 == 0), "shares are converted");
 static_assert(CLUSTER_K == 1 || TILE_M * TILE_N * 4 + CONSUMERS * SHARE_BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES,
               "the stages hold the accumulators and a share of c");
+static_assert(!(ALPHAS && (SPLITK || CLUSTER_K > 1 || GATED)), "a whole sum is multiplied");
 static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the stages hold a tile of c");
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
@@ -169,53 +175,6 @@ struct KRange {
         last = static_cast<int>(static_cast<uint64_t>(steps) * (split + 1) / k_splits);
     }
 };
-
-// How the blocks of a cluster share the load of an operand: each loads some of its rows, or, where it is not K-major
-// and its rows do not divide into 64s, some k of all rows.
-constexpr bool some_k(int rows, bool k_major, int shares) { return !k_major && rows / shares % 64; }
-
-// One box, to this block or, with MULTICAST, to all blocks in `mask`; `policy` counts with STRIP_IN_L2.
-template <bool MULTICAST>
-DEVICE void load_box(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, uint64_t policy, int x, int y,
-                     int z, int w) {
-    if (MULTICAST && STRIP_IN_L2) tma_load_4d_multicast_cached(mask, to, map, barrier, policy, x, y, z, w);
-    else if (MULTICAST) tma_load_4d_multicast(mask, to, map, barrier, x, y, z, w);
-    else if (STRIP_IN_L2) tma_load_4d_cached(to, map, barrier, policy, x, y, z, w);
-    else tma_load_4d(to, map, barrier, x, y, z, w);
-}
-
-// Share `share` of SHARES of an operand's ROWS rows from `row` on, step k: one box if K-major, else boxes of 64 rows;
-// multicast to all blocks in `mask`, or with LOCAL to this block.
-template <int ROWS, bool K_MAJOR, int SHARES, bool LOCAL>
-DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, uint64_t policy, int share,
-                       int row, int k, int inner, int outer) {
-    constexpr bool SOME_K = some_k(ROWS, K_MAJOR, SHARES);
-    constexpr int SHARE = SOME_K ? TILE_K / SHARES : ROWS / SHARES;
-    to += share * SHARE * 128;
-    (SOME_K ? k : row) += share * SHARE;
-#pragma unroll
-    for (int i = 0; i < (K_MAJOR ? 1 : SOME_K ? ROWS / 64 : SHARE / 64); ++i) {
-        const int x = K_MAJOR ? k : row + i * 64;
-        const int y = K_MAJOR ? row : k;
-        load_box<SHARES != 1 && !LOCAL>(mask, to + i * BLOCK_BYTES, map, barrier, policy, x, y, inner, outer);
-    }
-}
-
-// The same of gate's and up's rows from `row` on, ROWS together: of two shares the first is gate's half. A K-major box
-// holds both halves where there is one share.
-template <int ROWS, bool K_MAJOR, int SHARES>
-DEVICE void load_gate_up(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, uint64_t policy, int share,
-                         int row, int k) {
-    constexpr int HALF = ROWS / 2;
-#pragma unroll
-    for (int i = 0; i < (K_MAJOR ? 1 : ROWS / SHARES / 64); ++i) {
-        const int line = share * HALF + i * 64;
-        const int within = row + line % HALF;
-        const int x = K_MAJOR ? k : within;
-        const int y = K_MAJOR ? within : k;
-        load_box<SHARES != 1>(mask, to + line * 128, map, barrier, policy, x, y, 0, line / HALF);
-    }
-}
 
 struct Maps {
     const TensorMap *a, *b;
@@ -360,6 +319,30 @@ DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[COUNT], int steps, in
 #define SPLITK_ARGUMENTS 0, 1
 #endif
 
+// What multiplies a sum, and where it is.
+struct Alphas {
+    float first, second;
+};
+struct AlphaPointers {
+    const float *first, *second;
+
+    DEVICE Alphas load() const { return ALPHAS ? Alphas{*first, *second} : Alphas{}; }
+};
+#if ALPHAS
+#define ALPHAS_PARAMETERS const float *first_alpha, const float *second_alpha,
+#define ALPHAS_ARGUMENTS {first_alpha, second_alpha}
+#else
+#define ALPHAS_PARAMETERS
+#define ALPHAS_ARGUMENTS {}
+#endif
+
+template <int COUNT> DEVICE void times_alphas(float (&acc)[COUNT], const Alphas& alphas) {
+#if ALPHAS
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) acc[i] = acc[i] * alphas.first * alphas.second;
+#endif
+}
+
 // A consumer's partial sums, in vectors of four: the first of every thread, then the second of every thread. Consumers
 // and blocks follow one another.
 template <int COUNT> DEVICE void store_partials(float* partials, const float (&acc)[COUNT], int consumer) {
@@ -371,13 +354,14 @@ template <int COUNT> DEVICE void store_partials(float* partials, const float (&a
 }
 
 DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, Output c, Output z, const T* bias,
-                          float* partials, const Sizes& s, const TileScheduler& work) {
+                          float* partials, AlphaPointers of_sums, const Sizes& s, const TileScheduler& work) {
     const int consumer = thread_x() / 128;
     const ClusterPosition me = cluster_position();
     const int steps = steps_of(s);
     const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     const uint32_t own_bias = biases + consumer * 512;
     grid_dependency_wait();
+    const Alphas alphas = of_sums.load();
     uint32_t finished[BLOCKS * BLOCK_WORDS];  // the last tile, converted, until it is stored
     Tile last = {};
     bool pending = false;
@@ -432,6 +416,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
         wait_accumulators(acc);
         release<false>(used, me);
 
+        times_alphas(acc, alphas);
         share_bias<TILE_N>(own_bias, pair, consumer);
         last = tile;
         pending = true;
@@ -457,6 +442,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
             const Tile tile = work.n_tail(index);
             const uint32_t pair = bias_pair<N_TAIL>(bias, tile.col, s.n);
             multiply_tile<N_TAIL ? N_TAIL : 64, true>(pipe, acc, steps, consumer, me);
+            times_alphas(acc, alphas);
             share_bias<N_TAIL>(own_bias, pair, consumer);
             auto store_n_tail = [&](Output out) {
 #pragma unroll
@@ -522,7 +508,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
     const __grid_constant__ TensorMap map_z,
 #endif
 #endif
-    const T* bias, T* c, Z_PARAMETER(T) PARTIALS_PARAMETER int first_n_tail, int last_col, SIZES_PARAMETERS) {
+    const T* bias, T* c, Z_PARAMETER(T) PARTIALS_PARAMETER ALPHAS_PARAMETERS int first_n_tail, int last_col,
+    SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
     // The swizzle repeats every 1024 bytes of the address.
@@ -582,7 +569,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
 #if CLUSTER_K > 1
         cluster_k_consumer(pipe, biases, to_c, bias, s, work);
 #else
-        consumer_loop(pipe, buffers, biases, to_c, to_z, bias, PARTIALS_ARGUMENT, s, work);
+        consumer_loop(pipe, buffers, biases, to_c, to_z, bias, PARTIALS_ARGUMENT, ALPHAS_ARGUMENTS, s, work);
 #endif
     }
     // A block must not leave while its peers can still access its shared memory or barriers.

@@ -458,6 +458,7 @@ def launch(
             ("C_CONTIGUOUS", int(c.col == 1)),
             ("STRIP_IN_L2", int(splitk is None and not non_persistent and strip_in_l2(problem, tile))),
             *common_defines(problem, 1 if non_persistent and cluster_k == 1 else tile.group_m),
+            *((("ALPHAS", len(problem.alphas)),) if problem.alphas else ()),
         ),
         shared=tile.shared(non_persistent),
         pdl=True,
@@ -494,6 +495,10 @@ def launch(
         grid = (splitk.clusters * tile.cluster, 1, 1)
         whole, k_splits = Scalar("i32", splitk.whole), Scalar("i32", splitk.k_splits)
         outputs += (("partials", Pointer("partials", True)), ("whole", whole), ("k_splits", k_splits))
+    outputs += tuple(
+        (f"{place}_alpha", Pointer(name))
+        for place, name in zip(("first", "second"), problem.alphas, strict=False)
+    )
     places = (
         ("first_n_tail", Scalar("i32", costs.first_n_tail(tile))),
         ("last_col", Scalar("i32", last_col(problem, tile, splitk is not None))),
