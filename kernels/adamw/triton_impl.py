@@ -7,14 +7,17 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from portable.kernels._lib.plans.row_class import MAX_GRID
+from portable.kernels._lib.plans.row_class import AMD, MAX_GRID
 from portable.kernels._lib.triton.rows import UNFUSED, divisible, setting, warps
 from portable.kernels.adamw.chunks import CHUNK
 from portable.kernels.adamw.native import TENSORS, numbers, steps, stochastic, unit_of, wrapped
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
-PER_THREAD = 8
+PER_THREAD, PER_THREAD_ON_AMD = 4, 8
+MOST_REGISTERS = 64
+"""Of a thread on NVIDIA's GPUs where elements are neighbours, with its elements of a step: with 8 it takes 109
+to 122 registers, of which a multiprocessor of Hopper has room for 512 threads; with 4 and so many for 1024."""
 NUMBERS = ("beta2", "rest1", "rest2", "eps", "weight_decay", "beta1_bits", "beta2_bits", "seed")
 
 
@@ -202,9 +205,10 @@ def _launch(call: Call, function: Any, own: list[tuple[str, Argument]], blocks: 
             args.append((f"{name}_ptr", Pointer(name)))
         else:
             constants[f"{name}_ptr"] = None
-    kernel = TritonKernel(
-        function, tuple(constants.items()), warps(call.device, block // PER_THREAD), options=UNFUSED
-    )
+    amd = call.device.vendor == AMD
+    threads = block // (PER_THREAD_ON_AMD if amd else PER_THREAD)
+    options = UNFUSED if amd or unit == 1 else (*UNFUSED, ("maxnreg", MOST_REGISTERS))
+    kernel = TritonKernel(function, tuple(constants.items()), warps(call.device, threads), options=options)
     return Launch(kernel, (blocks, 1, 1), (*args, *own, *steps(call), *numbers(call)))
 
 
