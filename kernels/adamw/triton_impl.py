@@ -14,10 +14,10 @@ from portable.kernels.adamw.native import TENSORS, numbers, steps, stochastic, u
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
-PER_THREAD, PER_THREAD_ON_AMD = 4, 8
-MOST_REGISTERS = 64
-"""Of a thread on NVIDIA's GPUs where elements are neighbours, with its elements of a step: with 8 it takes 109
-to 122 registers, of which a multiprocessor of Hopper has room for 512 threads; with 4 and so many for 1024."""
+PER_THREAD = 8
+PER_THREAD_AND_FEW_REGISTERS, FEW_REGISTERS = 4, 64
+"""On NVIDIA's GPUs, where elements are neighbours and neither scaled nor rounded by chance: 8 elements take
+109 to 122 registers, so that a multiprocessor of Hopper has 512 threads; with 4 and so many it has 1024."""
 NUMBERS = ("beta2", "rest1", "rest2", "eps", "weight_decay", "beta1_bits", "beta2_bits", "seed")
 
 
@@ -205,10 +205,13 @@ def _launch(call: Call, function: Any, own: list[tuple[str, Argument]], blocks: 
             args.append((f"{name}_ptr", Pointer(name)))
         else:
             constants[f"{name}_ptr"] = None
-    amd = call.device.vendor == AMD
-    threads = block // (PER_THREAD_ON_AMD if amd else PER_THREAD)
-    options = UNFUSED if amd or unit == 1 else (*UNFUSED, ("maxnreg", MOST_REGISTERS))
-    kernel = TritonKernel(function, tuple(constants.items()), warps(call.device, threads), options=options)
+    per_thread, options = PER_THREAD, UNFUSED
+    plain = not constants["SCALED"] and not constants["STOCHASTIC"]
+    if call.device.vendor != AMD and unit > 1 and plain:
+        per_thread, options = PER_THREAD_AND_FEW_REGISTERS, (*UNFUSED, ("maxnreg", FEW_REGISTERS))
+    kernel = TritonKernel(
+        function, tuple(constants.items()), warps(call.device, block // per_thread), options=options
+    )
     return Launch(kernel, (blocks, 1, 1), (*args, *own, *steps(call), *numbers(call)))
 
 

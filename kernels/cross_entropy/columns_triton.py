@@ -29,7 +29,7 @@ _GRADIENT_WIDTH, _GRADIENT_THREADS = 128, 256
 SPAN = 2048
 """Of rows with more than twice so many classes a program takes that many; a second launch merges these parts.
 Both follow from the classes alone, so that a row's bits do not depend on the other rows."""
-_PART_WIDTH, _PART_THREADS, _PART_ACCESSES = 128, 256, 4
+_PART_WIDTH, _PART_THREADS, _PART_ACCESSES = 64, 128, 4
 _MERGE_WIDTH, _MERGE_THREADS, _MERGE_LANES = 32, 128, 16
 _FARTHEST_CLASS = 2**30
 

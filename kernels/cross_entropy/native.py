@@ -18,8 +18,8 @@ _GRADIENT_WIDTH, _GRADIENT_THREADS = 128, 128
 SPAN = 2048
 """Of rows with more than twice so many classes a block takes that many; a second launch merges these parts.
 Both follow from the classes alone, so that a row's bits do not depend on the other rows."""
-_PART_WIDTH, _PART_THREADS, _PART_CHUNKS = 128, 256, 8
-_MERGE_WIDTH, _MERGE_THREADS = 32, 256
+_PART_WIDTH, _PART_THREADS, _PART_CHUNKS = 128, 256, 4
+_MERGE_WIDTH, _MERGE_THREADS = 32, 1024
 
 
 def forward(call: Call) -> Plan | Rejected:
