@@ -127,7 +127,9 @@ def test_rows_whose_logits_are_made_again_have_their_gradient_from_the_first(red
         got = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=2, **params)
     assert products.count == 1 + 3
     of_loss = (
-        torch.linspace(-1.0, 3.0, N, dtype=got.dtype) if reduction == "none" else torch.tensor(3.0, dtype=got.dtype)
+        torch.linspace(-1.0, 3.0, N, dtype=got.dtype)
+        if reduction == "none"
+        else torch.tensor(3.0, dtype=got.dtype)
     )
     with Calls("portable::matmul") as products:
         found = torch.autograd.grad(got, (x, w), of_loss, retain_graph=True)
