@@ -5,10 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from portable.dtypes import itemsize
+from portable.kernels._lib.plans.row_class import AMD
 from portable.kernels._lib.triton.activations import activate
 from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import UNFUSED, element_tile, plan_elementwise, row_starts
 from portable.plan import Call, Plan, Rejected
+
+ELEMENTS = 16
+"""Of a thread on NVIDIA's GPUs, whose instructions bound the kernel: where they are is worked out once for
+all of them. Measured: docs/notes/activations.md."""
 
 
 @triton.jit
@@ -28,4 +34,7 @@ def activation_elements(
 def forward(call: Call) -> Plan | Rejected:
     """Plan y = activation(x); both are [*, N] of one dtype."""
     constant = ("ACTIVATION", call.params["activation"])
-    return plan_elementwise(call, ("x", "y"), activation_elements, constant, options=UNFUSED)
+    accesses = 1 if call.device.vendor == AMD else ELEMENTS * itemsize(call["x"].dtype) // 16
+    return plan_elementwise(
+        call, ("x", "y"), activation_elements, constant, options=UNFUSED, accesses=accesses
+    )

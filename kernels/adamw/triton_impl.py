@@ -7,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from portable.kernels._lib.plans.row_class import MAX_GRID
+from portable.kernels._lib.plans.row_class import AMD, MAX_GRID
 from portable.kernels._lib.triton.rows import UNFUSED, divisible, setting, warps
 from portable.kernels.adamw.chunks import CHUNK
 from portable.kernels.adamw.native import TENSORS, numbers, steps, stochastic, unit_of, wrapped
@@ -15,6 +15,9 @@ from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
 PER_THREAD = 8
+PER_THREAD_AND_FEW_REGISTERS, FEW_REGISTERS = 4, 64
+"""On NVIDIA's GPUs, where elements are neighbours and neither scaled nor rounded by chance: 8 elements take
+109 to 122 registers, so that a multiprocessor of Hopper has 512 threads; with 4 and so many it has 1024."""
 NUMBERS = ("beta2", "rest1", "rest2", "eps", "weight_decay", "beta1_bits", "beta2_bits", "seed")
 
 
@@ -202,8 +205,12 @@ def _launch(call: Call, function: Any, own: list[tuple[str, Argument]], blocks: 
             args.append((f"{name}_ptr", Pointer(name)))
         else:
             constants[f"{name}_ptr"] = None
+    per_thread, options = PER_THREAD, UNFUSED
+    plain = not constants["SCALED"] and not constants["STOCHASTIC"]
+    if call.device.vendor != AMD and unit > 1 and plain:
+        per_thread, options = PER_THREAD_AND_FEW_REGISTERS, (*UNFUSED, ("maxnreg", FEW_REGISTERS))
     kernel = TritonKernel(
-        function, tuple(constants.items()), warps(call.device, block // PER_THREAD), options=UNFUSED
+        function, tuple(constants.items()), warps(call.device, block // per_thread), options=options
     )
     return Launch(kernel, (blocks, 1, 1), (*args, *own, *steps(call), *numbers(call)))
 

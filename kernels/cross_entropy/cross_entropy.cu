@@ -2,7 +2,8 @@
 //
 // PASS names the one kernel to build: FORWARD reads a row once, BACKWARD is elementwise given each row's lse;
 // FORWARD_COLUMNS and BACKWARD_COLUMNS are the same of logits in any strides, such as those of x @ weight.T as
-// (weight @ x.T).T, whose rows lie side by side. SOFTCAP, SMOOTHING and WEIGHT say whether there is one; `weight` has a
+// (weight @ x.T).T, whose rows lie side by side; of many classes FORWARD_PARTS reads SPAN each, and MERGE_PARTS makes
+// the losses of these parts. SOFTCAP, SMOOTHING and WEIGHT say whether there is one; `weight` has a
 // number per class. A row whose target is `ignore_index` adds nothing, and FORWARD and BACKWARD do not read it. No address
 // follows from a target outside the row: its loss and its gradient are NaN.
 //
@@ -12,6 +13,8 @@
 #define BACKWARD 2
 #define FORWARD_COLUMNS 3
 #define BACKWARD_COLUMNS 4
+#define FORWARD_PARTS 5
+#define MERGE_PARTS 6
 
 #include "_lib/rows/elementwise.h"
 #include "_lib/rows/log_sum_exp.h"
@@ -22,7 +25,7 @@ DEVICE Softcapped score_of(float x, float softcap) {
     return {x, 1.0f};
 }
 
-#if PASS == FORWARD || PASS == FORWARD_COLUMNS
+#if PASS != BACKWARD && PASS != BACKWARD_COLUMNS
 constexpr Third THIRD = !SMOOTHING ? NOTHING : WEIGHT ? WEIGHTED : ELEMENTS;
 
 // Stores a row's loss and lse. `at` is the score of its target, which lies inside the row if `there`.
@@ -76,7 +79,7 @@ void cross_entropy_forward(const T* logits, const int64_t* target, const float* 
 }
 #endif
 
-#if PASS == FORWARD_COLUMNS || PASS == BACKWARD_COLUMNS
+#if PASS == FORWARD_COLUMNS || PASS == FORWARD_PARTS || PASS == BACKWARD_COLUMNS
 // The lane's rows from `first` on of the classes base, base + ROWS and so on, CHUNKS of them; `source` is where the first of
 // these begins. Zeros beyond the last row and class.
 DEVICE void load_classes(Vector<T, VEC> (&held)[CHUNKS], const T* source, int64_t class_stride, int64_t first, int64_t rows,
@@ -88,8 +91,9 @@ DEVICE void load_classes(Vector<T, VEC> (&held)[CHUNKS], const T* source, int64_
 }
 #endif
 
-#if PASS == FORWARD_COLUMNS
+#if PASS == FORWARD_COLUMNS || PASS == FORWARD_PARTS || PASS == MERGE_PARTS
 constexpr int WIDTH = LANES * VEC;    // rows of logits that a block takes
+constexpr int COUNT = LogSumExp<THIRD>::COUNT;
 
 // `value` of each row of logits, reduced over the slots in all of them. All threads of the block call it.
 template <class Op> DEVICE void reduce_slots(float (&value)[VEC], float (&exchanged)[ROWS][WIDTH]) {
@@ -111,41 +115,8 @@ template <class Op> DEVICE void reduce_slots(float (&value)[VEC], float (&exchan
     barrier();
 }
 
-KERNEL(THREADS)
-void cross_entropy_forward_columns(const T* logits, const int64_t* target, const float* weight, float* loss, float* lse,
-                                   int64_t rows, int length, int64_t row_stride, int64_t class_stride,
-                                   int64_t ignore_index, float label_smoothing, float softcap, float z_loss) {
-    enter_pdl();
-    SHARED float exchanged[ROWS][WIDTH];
-    const int64_t first = static_cast<int64_t>(block_x()) * WIDTH + row_lane() * VEC;
-    const T* source = logits + first * row_stride + row_slot() * class_stride;
-    const int64_t step = CHUNKS * ROWS * class_stride;
-    LogSumExp<THIRD> part[VEC];
-    Vector<T, VEC> held[CHUNKS];
-    load_classes(held, source, class_stride, first, rows, row_slot(), length);
-    for (int base = row_slot(); base < length; base += CHUNKS * ROWS) {
-        Vector<T, VEC> next[CHUNKS];    // in flight while these are added
-        source += step;
-        load_classes(next, source, class_stride, first, rows, base + CHUNKS * ROWS, length);
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            float larger = held[0][i];
-#pragma unroll
-            for (int c = 1; c < CHUNKS; ++c) {
-                if (base + c * ROWS < length) larger = math_max_number(larger, held[c][i]);
-            }
-            const float score = score_of(larger, softcap).value;
-            const float shift = part[i].move(math_max_number(part[i].maximum(), score));
-#pragma unroll
-            for (int c = 0; c < CHUNKS; ++c) {
-                const int column = base + c * ROWS;
-                if (column >= length) continue;
-                part[i].add(score_of(held[c][i], softcap).value, shift, THIRD == WEIGHTED ? weight[column] : 1.0f);
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) held[c] = next[c];
-    }
+// Merges the slots' parts of each row in all of them. All threads of the block call it.
+DEVICE void merge_slots(LogSumExp<THIRD> (&part)[VEC], float (&exchanged)[ROWS][WIDTH]) {
     float value[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; ++i) value[i] = part[i].maximum();
@@ -153,7 +124,7 @@ void cross_entropy_forward_columns(const T* logits, const int64_t* target, const
 #pragma unroll
     for (int i = 0; i < VEC; ++i) part[i].move(value[i]);
 #pragma unroll
-    for (int k = 1; k < LogSumExp<THIRD>::COUNT; ++k) {
+    for (int k = 1; k < COUNT; ++k) {
         if (k == 3 && THIRD != WEIGHTED) continue;
 #pragma unroll
         for (int i = 0; i < VEC; ++i) value[i] = part[i].value[k];
@@ -161,7 +132,74 @@ void cross_entropy_forward_columns(const T* logits, const int64_t* target, const
 #pragma unroll
         for (int i = 0; i < VEC; ++i) part[i].value[k] = value[i];
     }
-    if (row_slot() != 0 || first >= rows) return;
+}
+#endif
+
+#if PASS == FORWARD_COLUMNS || PASS == FORWARD_PARTS
+// Adds the classes begin to end - 1 of the lane's rows, every ROWS-th of them, to `part`.
+DEVICE void scan_columns(LogSumExp<THIRD> (&part)[VEC], const T* logits, int64_t row_stride, int64_t class_stride,
+                         int64_t first, int64_t rows, int begin, int end, const float* weight, float softcap) {
+    const T* source = logits + first * row_stride + (begin + row_slot()) * class_stride;
+    const int64_t step = CHUNKS * ROWS * class_stride;
+    Vector<T, VEC> held[CHUNKS];
+    load_classes(held, source, class_stride, first, rows, begin + row_slot(), end);
+    for (int base = begin + row_slot(); base < end; base += CHUNKS * ROWS) {
+        Vector<T, VEC> next[CHUNKS];    // in flight while these are added
+        source += step;
+        load_classes(next, source, class_stride, first, rows, base + CHUNKS * ROWS, end);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            float larger = held[0][i];
+#pragma unroll
+            for (int c = 1; c < CHUNKS; ++c) {
+                if (base + c * ROWS < end) larger = math_max_number(larger, held[c][i]);
+            }
+            const float score = score_of(larger, softcap).value;
+            const float shift = part[i].move(math_max_number(part[i].maximum(), score));
+#pragma unroll
+            for (int c = 0; c < CHUNKS; ++c) {
+                const int column = base + c * ROWS;
+                if (column >= end) continue;
+                part[i].add(score_of(held[c][i], softcap).value, shift, THIRD == WEIGHTED ? weight[column] : 1.0f);
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) held[c] = next[c];
+    }
+}
+#endif
+
+#if PASS == FORWARD_PARTS
+// Writes the sums of SPAN classes to `parts`, [parts, COUNT, rows]; `across` blocks lie side by side.
+KERNEL(THREADS)
+void cross_entropy_forward_parts(const T* logits, const float* weight, float* parts, int64_t rows, int length,
+                                 int64_t row_stride, int64_t class_stride, int across, float softcap) {
+    enter_pdl();
+    SHARED float exchanged[ROWS][WIDTH];
+    const unsigned block = static_cast<unsigned>(block_x()), group = block / static_cast<unsigned>(across);
+    const int64_t first = static_cast<int64_t>(block - group * across) * WIDTH + row_lane() * VEC;
+    const int begin = static_cast<int>(group) * SPAN;
+    LogSumExp<THIRD> part[VEC];
+    scan_columns(part, logits, row_stride, class_stride, first, rows, begin, min(begin + SPAN, length), weight, softcap);
+    merge_slots(part, exchanged);
+    if (row_slot() != 0) return;
+    float* place = parts + static_cast<int64_t>(group) * COUNT * rows + first;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+        if (k == 3 && THIRD != WEIGHTED) continue;
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            if (first + i < rows) place[k * rows + i] = part[i].value[k];
+        }
+    }
+}
+#endif
+
+#if PASS == FORWARD_COLUMNS || PASS == MERGE_PARTS
+// The losses of the lane's rows of logits in any strides, whose sums are `part`.
+DEVICE void store_losses(const LogSumExp<THIRD> (&part)[VEC], const T* logits, const int64_t* target, const float* weight,
+                         float* loss, float* lse, int64_t first, int64_t rows, int length, int64_t row_stride,
+                         int64_t class_stride, int64_t ignore_index, float label_smoothing, float softcap, float z_loss) {
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
         const int64_t row = first + i;
@@ -173,6 +211,54 @@ void cross_entropy_forward_columns(const T* logits, const int64_t* target, const
         const float at = there ? score_of(to_float(of_row[wanted * class_stride]), softcap).value : not_a_number();
         store_loss(part[i], at, there, ignored, row, wanted, length, weight, loss, lse, label_smoothing, z_loss);
     }
+}
+#endif
+
+#if PASS == FORWARD_COLUMNS
+KERNEL(THREADS)
+void cross_entropy_forward_columns(const T* logits, const int64_t* target, const float* weight, float* loss, float* lse,
+                                   int64_t rows, int length, int64_t row_stride, int64_t class_stride,
+                                   int64_t ignore_index, float label_smoothing, float softcap, float z_loss) {
+    enter_pdl();
+    SHARED float exchanged[ROWS][WIDTH];
+    const int64_t first = static_cast<int64_t>(block_x()) * WIDTH + row_lane() * VEC;
+    LogSumExp<THIRD> part[VEC];
+    scan_columns(part, logits, row_stride, class_stride, first, rows, 0, length, weight, softcap);
+    merge_slots(part, exchanged);
+    if (row_slot() != 0 || first >= rows) return;
+    store_losses(part, logits, target, weight, loss, lse, first, rows, length, row_stride, class_stride, ignore_index,
+                 label_smoothing, softcap, z_loss);
+}
+#endif
+
+#if PASS == MERGE_PARTS
+// The losses of rows whose sums are `count` parts. A slot takes every ROWS-th part; then the slots are merged.
+KERNEL(THREADS)
+void cross_entropy_merge_parts(const T* logits, const int64_t* target, const float* weight, const float* parts, float* loss,
+                               float* lse, int64_t rows, int length, int64_t row_stride, int64_t class_stride, int count,
+                               int64_t ignore_index, float label_smoothing, float softcap, float z_loss) {
+    static_assert(VEC == 1, "a lane has one row");
+    enter_pdl();
+    SHARED float exchanged[ROWS][WIDTH];
+    const int64_t row = static_cast<int64_t>(block_x()) * WIDTH + row_lane();
+    LogSumExp<THIRD> part[1];
+    for (int index = row_slot(); row < rows && index < count; index += ROWS) {
+        LogSumExp<THIRD> other;
+        const float* place = parts + static_cast<int64_t>(index) * COUNT * rows + row;
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) {
+            if (k != 3 || THIRD == WEIGHTED) other.value[k] = place[k * rows];
+        }
+        const float larger = math_max_number(part[0].maximum(), other.maximum());
+        part[0].move(larger);
+        other.move(larger);
+#pragma unroll
+        for (int k = 1; k < COUNT; ++k) part[0].value[k] += other.value[k];
+    }
+    merge_slots(part, exchanged);
+    if (row_slot() != 0 || row >= rows) return;
+    store_losses(part, logits, target, weight, loss, lse, row, rows, length, row_stride, class_stride, ignore_index,
+                 label_smoothing, softcap, z_loss);
 }
 #endif
 

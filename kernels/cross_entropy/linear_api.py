@@ -6,7 +6,7 @@ through at once where that takes no more memory, else in chunks. The logits of a
 the weight's gradient, as many as fit: a class's logits in its row, until products of some classes each put
 the gradient in their place. Of chunks the forward pass makes the gradients too, from the logits at hand,
 where one number is to be differentiated; else the backward pass makes the logits again, so that between the
-passes only lse is kept.
+passes only lse is kept. Rows whose logits are made again have their gradient of x from the first ones.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _backward_op: Any = dispatcher.op("cross_entropy_backward")
 CHUNK_ELEMENTS = 2**27
 """Logits of a chunk, at most, where nothing else is asked for: 256 MiB in 16 bits."""
 GATHERED_ELEMENTS = 2**25
-LEAST_CLASSES, MOST_CLASSES = 1024, 4096
-"""Of the logits' gradient, how many one product of the weight's gradient takes, and of how many classes. With
-4096 columns of x, 1024 classes are a wave of tiles of 128 x 256 on an H200, and 4096 are four."""
+LEAST_CLASSES, MOST_CLASSES, CLASSES_AGAIN = 1024, 4096, 8192
+"""Of the logits' gradient, how many one product of the weight's gradient takes, and of how many classes; of
+how many where logits are made again. With 4096 columns of x, 1024 classes are a wave of tiles of 128 x 256 on
+an H200, and 4096 are four."""
 _ROWS = 128
 _ALIGNED = 8
 """Rows of logits that lie side by side begin at multiples of so many elements: 16 bytes in 16 bits."""
@@ -67,9 +68,11 @@ def linear_cross_entropy(
     Where the weight has a gradient, the logits of H rows lie in its memory, until it takes their place.
     Those of the other rows are kept from the forward to the backward pass, where they are at most
     chunk_rows: three products in all. Else the backward pass makes them again, for some classes at a
-    time, a fourth product for these rows alone; their part of the gradient of x is a sum in float32 of
-    products in x's dtype. A second backward pass makes all logits again. Call it under torch.no_grad()
-    where no gradient is wanted. All sums have one order.
+    time, a fourth product for these rows alone. Their part of the gradient of x is then made in the forward
+    pass, for the gradient of the losses that follows from `reduction`; the backward pass multiplies it by
+    what that is of its own and rounds again (exact for powers of two). With return_lse, and in a second
+    backward pass, it is a sum in float32 of products in x's dtype. A second backward pass makes all logits
+    again. Call it under torch.no_grad() where no gradient is wanted. All sums have one order.
 
     With label_smoothing or class_weight all classes count in every logit's gradient, so that more rows
     than chunk_rows go by chunks. With reduction "mean" or "sum", without return_lse, and not in float16,
@@ -78,9 +81,10 @@ def linear_cross_entropy(
     gradient of x alone.
 
     Memory besides inputs, gradients and N losses: the logits of the rows beyond H, or chunk_rows * V
-    elements in the forward pass and the gradient of x in float32 and one part of it; in the backward pass
-    2^25 elements or 1024 * N, 4096 * N where logits are made again. By chunks chunk_rows * V, the
-    gradient of the weight in float32, and one chunk's part of it. Under torch.compile twice the logits.
+    elements in the forward pass; in the backward pass 2^25 elements or 1024 * N, 8192 * N where logits are
+    made again (with return_lse 4096 * N, the gradient of x in float32 and one part of it). By chunks
+    chunk_rows * V, the gradient of the weight in float32, and one chunk's part of it. Under torch.compile
+    twice the logits.
 
     There are no second derivatives and no transforms of torch.func. Under autocast both are converted to its
     dtype. Raises RankError, ShapeError, DtypeError or ParameterError that name the argument, and
@@ -115,7 +119,8 @@ def linear_cross_entropy(
     rows = _chunk_rows(x, weight, chunk_rows, wanted)
     by_classes = (class_weight is None and label_smoothing == 0.0) or len(x) - weight.shape[1] <= rows
     if wanted[1] and by_classes and not torch.compiler.is_compiling():
-        loss, lse = _InGradient.apply(x, weight, target, class_weight, params, rows)
+        ahead = None if return_lse or not wanted[0] else reduction
+        loss, lse = _InGradient.apply(x, weight, target, class_weight, params, rows, ahead)
     elif any(wanted) and rows >= len(x):
         loss, lse = _Whole.apply(x, weight, target, class_weight, params)
     elif any(wanted) and reduction != "none" and not return_lse and x.dtype != torch.float16:
@@ -147,6 +152,17 @@ def _dlogits(logits: Tensor, dloss: Tensor, *given: Any, **params: Any) -> Tenso
     """The gradient of the logits, over them; in a compiled graph, which knows no such call, beside them."""
     over = None if torch.compiler.is_compiling() else logits
     return _backward_op(dloss, logits, *given, out=over, **params)
+
+
+def _usual_dloss(
+    x: Tensor, target: Tensor, class_weight: Tensor | None, ignore_index: int, reduction: str
+) -> Tensor:
+    """The gradient of each row's loss where that of their `reduction` is 1; in float16, which may not hold
+    what a mean makes of it, 1."""
+    ones = torch.ones(len(x), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+    if reduction != "mean" or x.dtype == torch.float16:
+        return ones
+    return ones / api.divisor(target, class_weight, ignore_index)
 
 
 def _refuse_class_weight(ctx: Any) -> None:
@@ -214,12 +230,12 @@ class _Logits:
 
     def make_gradient(self, upstream: _Upstream, dx: Tensor | None) -> Tensor:
         """That of the weight, once the blocks hold the gradient of the logits, which it overwrites. A class's
-        is one product over all rows. The gradient of x in the rows `again` goes into `dx`."""
+        is one product over all rows. The gradient of x in the rows `again` goes into `dx`, if given."""
         classes, rows = len(self._weight), max(len(self._x), 1)
         step = max(GATHERED_ELEMENTS // rows // _ROWS * _ROWS, LEAST_CLASSES)
         step = min(step, MOST_CLASSES, classes)
         if self.again.start < len(self._x):
-            step = min(MOST_CLASSES, classes)  # each adds to the gradient of x in float32
+            step = min(CLASSES_AGAIN if dx is None else MOST_CLASSES, classes)
         room, total = self._room(step, len(self._x)), _Sum()
         for start in range(0, classes, step):
             here = slice(start, min(start + step, classes))
@@ -288,7 +304,9 @@ class _Upstream:
 
 class _InGradient(torch.autograd.Function):
     """Losses and lse, where the weight has a gradient. The logits, but those of `again`, are kept for the
-    backward pass, which makes of their memory the weight's gradient; another one makes them again."""
+    backward pass, which makes of their memory the weight's gradient; another one makes them again. `ahead`:
+    the reduction of the losses, where nothing else has a gradient; the first logits of `again` then make
+    their gradient of x."""
 
     @staticmethod
     def forward(
@@ -299,13 +317,24 @@ class _InGradient(torch.autograd.Function):
         class_weight: Tensor | None,
         params: dict[str, Any],
         rows: int,
+        ahead: str | None,
     ) -> tuple[Tensor, Tensor]:
+        ctx.dx, ctx.usual = None, None
         with torch.autocast(x.device.type, enabled=False):
             logits = _Logits(x, weight, rows)
             parts = [_op(some.mT, target[here], class_weight, **params) for here, some in logits.blocks]
+            if ahead is not None and logits.again.start < len(x):
+                ctx.dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+                ctx.usual = _usual_dloss(x, target, class_weight, params["ignore_index"], ahead)
             for start in range(logits.again.start, len(x), rows):
                 here = slice(start, start + rows)
-                parts.append(_op(portable.linear(x[here], weight), target[here], class_weight, **params))
+                some = portable.linear(x[here], weight)
+                parts.append(_op(some, target[here], class_weight, **params))
+                if ctx.dx is not None:
+                    upstream = _Upstream(ctx.usual[here], target[here], parts[-1][1], None, None, params)
+                    upstream.write_all(some, slice(None))
+                    portable.matmul(some, weight, out=ctx.dx[here])
+                del some  # before the next ones
         loss, lse = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
         ctx.save_for_backward(x, weight, target, lse, class_weight)
         ctx.params, ctx.rows, ctx.logits = params, rows, logits
@@ -318,15 +347,21 @@ class _InGradient(torch.autograd.Function):
         _refuse_class_weight(ctx)
         x, weight, target, lse, class_weight = ctx.saved_tensors
         logits = _Logits(x, weight, ctx.rows) if ctx.logits is None else ctx.logits
-        ctx.logits = None
+        dx, ctx.logits, ctx.dx = ctx.dx, None, None
         dloss = torch.zeros_like(lse) if dloss is None else dloss
         upstream = _Upstream(dloss, target, lse, dlse, class_weight, ctx.params)
-        dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if ctx.needs_input_grad[0] else None
+        ahead = dx is not None
+        if dx is not None:
+            ratio = torch.where(target == ctx.params["ignore_index"], 1.0, dloss / ctx.usual)
+            dx[logits.again] *= ratio[logits.again, None]
+        elif ctx.needs_input_grad[0]:
+            dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         for rows, some in logits.blocks:
             upstream.write_all(some.mT, rows)
             if dx is not None:
                 portable.matmul(some.mT, weight, out=dx[rows])
-        return dx, logits.make_gradient(upstream, dx), None, None, None, None
+        found = logits.make_gradient(upstream, None if ahead else dx)
+        return dx, found, None, None, None, None, None
 
 
 class _Whole(torch.autograd.Function):
@@ -383,10 +418,7 @@ class _Reduced(torch.autograd.Function):
         wanted: list[bool],
     ) -> Tensor:
         mean = weight_mean(class_weight, params["label_smoothing"])
-        ones = torch.ones(len(x), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-        dloss = ones
-        if reduction == "mean":
-            dloss = ones / api.divisor(target, class_weight, params["ignore_index"])
+        dloss = _usual_dloss(x, target, class_weight, params["ignore_index"], reduction)
         gradients, losses = _Gradients(x, weight, wanted), []
         with torch.autocast(x.device.type, enabled=False):
             for start in range(0, len(x), rows):
@@ -399,7 +431,7 @@ class _Reduced(torch.autograd.Function):
                 del logits  # before the next ones
                 losses.append(loss)
         ctx.save_for_backward(gradients.x, gradients.weight)
-        loss = torch.cat(losses) if losses else ones
+        loss = torch.cat(losses) if losses else dloss
         return api.reduced(loss, target, class_weight, params["ignore_index"], reduction)
 
     @staticmethod

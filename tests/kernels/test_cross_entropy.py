@@ -125,17 +125,19 @@ def test_an_index_beyond_32_bits_is_not_cut(emulate, implementation):
 
 @pytest.mark.parametrize("implementation", ["cpp", "triton"])
 @pytest.mark.parametrize("rows", [27, 40])  # vectors of 8 rows, the last one whole or not
-def test_logits_whose_rows_lie_side_by_side(emulate, implementation, rows):
+@pytest.mark.parametrize("classes", [70, 4101])  # one launch, parts of the classes
+def test_logits_whose_rows_lie_side_by_side(emulate, implementation, rows, classes):
     """The gradient is written over them, and over nothing else; each row is as where it lies alone. A target
     that is no class, or whose low word alone is one, makes its row NaN and no other."""
     emulate("gfx942")
-    memory = torch.randn(70, 48, generator=torch.Generator().manual_seed(5)).bfloat16()
+    memory = torch.randn(classes, 48, generator=torch.Generator().manual_seed(5)).bfloat16()
     beside = memory[:, rows:].clone()
     logits = memory[:, :rows].mT
-    target = torch.arange(rows) * 5 % 70
-    target[4], target[9], target[11], target[12] = -100, 70, -1, 2**32 + 3
+    target = torch.arange(rows) * 305 % classes
+    target[4], target[9], target[11], target[12] = -100, classes, -1, 2**32 + 3
+    target[5] = classes - 1
     params = {"ignore_index": -100, "label_smoothing": 0.1, "softcap": 4.0, "z_loss": 0.01}
-    weight = torch.linspace(0.5, 2.0, 70)
+    weight = torch.linspace(0.5, 2.0, classes)
     forward, backward = (dispatcher.op(name) for name in ("cross_entropy", "cross_entropy_backward"))
     dloss = torch.linspace(-1.0, 1.0, rows)
     with portable.using(cross_entropy=implementation, cross_entropy_backward=implementation):

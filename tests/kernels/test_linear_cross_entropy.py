@@ -87,7 +87,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_no_tensor_holds_all_logits(label_smoothing, monkeypatch):
-    monkeypatch.setattr(linear_api, "MOST_CLASSES", 8)
+    monkeypatch.setattr(linear_api, "CLASSES_AGAIN", 8)
     x, w = leaves()
     with Largest() as largest:
         portable.linear_cross_entropy(x, w, TARGET, chunk_rows=2, label_smoothing=label_smoothing).backward()
@@ -114,6 +114,39 @@ def test_rows_whose_logits_are_made_again_by_some_classes(chunk_rows, ignore_ind
     wanted = torch.autograd.grad(3.0 * expected[0] + expected[1].square().sum(), (y, v))
     torch.testing.assert_close(found, wanted)
     assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_rows_whose_logits_are_made_again_have_their_gradient_from_the_first(reduction, dtype, monkeypatch):
+    """Five rows of eleven, in chunks of 2; 40 classes are three products of the weight's gradient."""
+    monkeypatch.setattr(linear_api, "CLASSES_AGAIN", 16)
+    (x, w), (y, v) = ([each.detach().to(dtype).requires_grad_() for each in leaves()] for _ in range(2))
+    params = {"softcap": 2.0, "z_loss": 0.1, "reduction": reduction}
+    with Calls("portable::matmul") as products:
+        got = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=2, **params)
+    assert products.count == 1 + 3
+    of_loss = (
+        torch.linspace(-1.0, 3.0, N, dtype=got.dtype)
+        if reduction == "none"
+        else torch.tensor(3.0, dtype=got.dtype)
+    )
+    with Calls("portable::matmul") as products:
+        found = torch.autograd.grad(got, (x, w), of_loss, retain_graph=True)
+    assert products.count == 1 + 3 * 2
+    expected = portable.cross_entropy(y.double() @ v.T.double(), TARGET, **params)
+    wanted = torch.autograd.grad(expected, (y, v), of_loss.double())
+    near = {} if dtype == torch.float64 else {"rtol": 0.01, "atol": 0.02}
+    torch.testing.assert_close(found, wanted, **near)
+    torch.testing.assert_close(torch.autograd.grad(got, (x, w), of_loss), wanted, **near)
+
+
+def test_rows_to_ignore_have_no_gradient_where_all_are():
+    """A mean over none is NaN, and of no row is there a gradient."""
+    x, w = leaves()
+    loss = portable.linear_cross_entropy(x, w, torch.full((N,), -100), chunk_rows=2)
+    loss.backward()
+    assert loss.isnan() and not x.grad.any() and not w.grad.any()
 
 
 def test_a_target_outside_the_classes_is_nan_where_logits_are_made_again():

@@ -186,9 +186,10 @@ def plan_elementwise(
     function: Any,
     *constants: tuple[str, Any],
     options: tuple[tuple[str, Any], ...] = (),
+    accesses: int = 1,
 ) -> Plan | Rejected:
-    """One launch of `function`, built with `options`, over tiles of TILE elements, 16 bytes a thread, of
-    tensors of rows that are all of one shape.
+    """One launch of `function`, built with `options`, over tiles of TILE elements, `accesses` times 16 bytes
+    a thread, of tensors of rows that are all of one shape.
 
     Tensors without gaps between rows are one long row: one class then covers every shape. A tensor may have
     several rows where the others have one; its stride is from one of its own rows to the next. The kernel
@@ -208,7 +209,8 @@ def plan_elementwise(
     unit = per_thread
     if any(call[name].alignment < 16 for name in names) or any(n % unit for n in (length, *strides.values())):
         unit = 1
-    tile = RowTile(size // block, block, unit, warps(call.device, size // per_thread), length > block)
+    threads = size // (per_thread * accesses)
+    tile = RowTile(size // block, block, unit, warps(call.device, threads), length > block)
     chunks = ceil_div(length, block)
     programs = chunks * ceil_div(count, tile.rows)
     if programs > MAX_GRID:

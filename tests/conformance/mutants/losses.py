@@ -259,3 +259,76 @@ source(
     *("cross_entropy_backward", "cpp", "gfx942", "weight left out of the target's class"),
     Edit("cross_entropy/cross_entropy.cu", "upstream * own;", "upstream * (1.0f - label_smoothing);"),
 )
+
+COLUMNS = "cross_entropy/cross_entropy.cu"
+TRITON_COLUMNS = "cross_entropy/columns_triton.py"
+
+
+def _columns(impl, name, *edits, op="cross_entropy"):
+    """A change of the kernels that logits in other strides than those of rows go to."""
+    source(op, impl, "gfx942", f"by columns: {name}", *edits)
+
+
+_columns("cpp", "classes beyond the last are 0", Edit(COLUMNS, "if ($column >= $end) continue;", ""))
+_columns(
+    "cpp", "the second half of the slots left out", Edit(COLUMNS, "$half = ROWS / 2;", "$half = ROWS / 4;")
+)
+_columns(
+    *("cpp", "no barrier before the slots are reduced"),
+    Edit(COLUMNS, "exchanged[$slot][$first + $i] = $value[$i]; barrier();",
+         "exchanged[$slot][$first + $i] = $value[$i];"),
+)  # fmt: skip
+_columns(
+    *("cpp", "score of the target by rows"),
+    Edit(COLUMNS, "to_float($row[$wanted * class_stride])", "to_float($row[$wanted])"),
+)
+_columns(
+    *("cpp", "weight of a lane's first class for all of its classes"),
+    Edit(COLUMNS, "THIRD == WEIGHTED ? weight[$column] : 1.0f", "THIRD == WEIGHTED ? weight[base] : 1.0f"),
+)
+_columns(
+    *("cpp", "the last class of a part left out"),
+    Edit(COLUMNS, "min($begin + SPAN, length)", "min($begin + SPAN - 1, length)"),
+)
+_columns(
+    *("cpp", "a part added about its own maximum"),
+    Edit(COLUMNS, "other.move(larger);", ""),
+)
+_columns(
+    *("cpp", "parts beyond the slots left out"),
+    Edit(COLUMNS, "$row < $rows && $index < $count;", "$row < $rows && $index < $count && $index < ROWS;"),
+)
+_columns(
+    *("triton", "classes beyond the last are 0"),
+    Edit(TRITON_COLUMNS, 'tl.where(mask, x, -float("inf"))', "x"),
+)
+_columns(
+    "triton", "all programs read the first part", Edit(TRITON_COLUMNS, "begin = part * SPAN", "begin = 0")
+)
+_columns(
+    *("triton", "a part added about its own maximum"),
+    Edit(TRITON_COLUMNS, "whole_of * addend(larger - most_of)", "whole_of"),
+)
+_columns(
+    *("triton", "sum of parts not rescaled when the maximum grows"),
+    Edit(TRITON_COLUMNS, "total * addend(larger - highest) + whole_of", "total + whole_of"),
+)
+_columns(
+    *("triton", "the smoothed sum of the first parts alone"),
+    Edit(TRITON_COLUMNS, "even += tl.load(place", "even = tl.load(place"),
+)
+_columns(
+    *("cpp", "one class of a lane compared with the target"),
+    Edit(COLUMNS, "offset == c * ROWS", "offset == 0"),
+    op="cross_entropy_backward",
+)
+_columns(
+    *("cpp", "the gradient written by the strides of the logits"),
+    Edit(COLUMNS, "* dlogits_class_stride;", "* class_stride;"),
+    op="cross_entropy_backward",
+)
+_columns(
+    *("triton", "target compared within a tile"),
+    Edit(TRITON_COLUMNS, "tl.where(index[:, None] == target", "tl.where((index % BLOCK)[:, None] == target"),
+    op="cross_entropy_backward",
+)
