@@ -183,11 +183,9 @@ def test_no_module_hides_triton():
     assert [file for folder in ("portable", *OUTER) for file in (ROOT / folder).rglob("triton.py")] == []
 
 
-IN_TRITON_ALONE = (
-    *("scaled_mm_mx", "scaled_mm_mxfp4", "scaled_mm_nvfp4"),
-    *("quantize_int4", "quantize_int4_asymmetric"),
-)
-LACKING = {op: {"cuda", "hip"} for op in IN_TRITON_ALONE} | {"int4_mm": {"hip"}}
+IN_TRITON_ALONE = ("quantize_int4", "quantize_int4_asymmetric")
+WITHOUT_HIP = ("int4_mm", "scaled_mm_mx", "scaled_mm_mxfp4", "scaled_mm_nvfp4")
+LACKING = {op: {"cuda", "hip"} for op in IN_TRITON_ALONE} | {op: {"hip"} for op in WITHOUT_HIP}
 """Languages that an op has no kernel in yet: docs/notes/scaled_mm.md, int4_mm.md."""
 
 
