@@ -107,9 +107,11 @@ def results(spec: Spec, tensors: Mapping[str, Any]) -> list[Output]:
 
 
 def of_problems(spec: Spec) -> bool:
-    """Whether each leading index is an independent problem, as a sequence of attention is, and not a row."""
+    """Whether each leading index is an independent problem, as a sequence of attention is, and not a row. Of
+    an op of products some inputs may be vectors of their problem, as scales of heads are."""
     led = [each for each in spec.inputs.values() if each.leading]
-    return spec.leading == "same" and bool(led) and all(each.rank > 1 for each in led)
+    enough = any if spec.cost.roof == "matrix" else all
+    return spec.leading == "same" and bool(led) and enough(each.rank > 1 for each in led)
 
 
 def leads(spec: Spec) -> bool:

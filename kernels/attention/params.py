@@ -70,8 +70,9 @@ class AttentionParams:
     (varlen: all tokens; paged: the most keys of a sequence), head sizes D of q and k and E of v. `left` and
     `right` of None bound nothing; `causal` is folded into `right`. `offsets` is the length of cu_seqlens, 0
     unless varlen; `page` the keys of a page and `pages` their number, 0 unless paged. `heads` are tensors by
-    role: q, k, v, o, lse, bias, do, dlse and the gradients. `cache` is the dtype of a cache in 8 bits, ""
-    where it has that of q; `cache_scales` its scales, each with the step from key head to key head."""
+    role: q, k, v, o, lse, bias, do, dlse and the gradients. `dtype` is that of o; `codes` that of operands in
+    8 bits, a cache or q, k and v, "" where there are none; `scales` are theirs, each with the steps from key
+    head to key head and, unless paged, from batch to batch."""
 
     dtype: str
     B: int
@@ -90,8 +91,8 @@ class AttentionParams:
     page: int = 0
     pages: int = 0
     sinks: bool = False
-    cache: str = ""
-    cache_scales: Mapping[str, int] = field(default_factory=dict)
+    codes: str = ""
+    scales: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def qheads_per_kvhead(self) -> int:
@@ -173,7 +174,7 @@ class AttentionParams:
         steps = [step if size > 1 else columns for size, (_, step) in zip(sizes, dims, strict=True)]
         own = self.heads[name]
         strides = tuple(own.itemsize * step for step in steps)
-        dtype = self.cache if own.itemsize == 1 else self.dtype
+        dtype = self.codes if own.itemsize == 1 else self.dtype
         return TensorMap(
             own.tensor, dtype, (columns, *sizes), strides, (128 // own.itemsize, *box), promotion
         )
@@ -195,10 +196,11 @@ class AttentionParams:
 
     @property
     def scale_arguments(self) -> Arguments:
-        """What kernels of a cache in 8 bits take beside the struct: its scales and their steps."""
+        """What kernels of operands in 8 bits take beside the struct: their scales and the steps of these."""
         found: list[tuple[str, Argument]] = []
-        for name, step in self.cache_scales.items():
-            found += [(name, Pointer(name)), (f"{name}_head", Scalar("i64", step))]
+        for name, steps in self.scales.items():
+            found.append((name, Pointer(name)))
+            found += [(f"{name}_{side}", Scalar("i64", step)) for side, step in steps.items()]
         return tuple(found)
 
     def require(self, max_rows: int) -> None:
@@ -345,19 +347,25 @@ def of_call(call: Call) -> AttentionParams:
 def _dense(call: Call) -> AttentionParams:
     """Unsupported where leading dimensions have no single stride, or a last dimension is not contiguous."""
     heads: dict[str, Heads] = {}
+    scales: dict[str, dict[str, int]] = {}
+    codes = call["q"].dtype if call.has("q_scale") else ""
     for name, info in call.tensors.items():
         if info is None or name == "sinks":
             continue
-        rank = 2 if name in ("lse", "dlse") else 3
+        rank = 1 if name.endswith("_scale") else 2 if name in ("lse", "dlse") else 3
         batch = collapsible(info.shape[:-rank], info.strides[:-rank])
         if batch is None:
             raise Unsupported(f"the leading dimensions of {name} cannot be walked with one stride")
+        if rank == 1:
+            scales[name] = {"batch": batch, "head": info.strides[-1]}
+            continue
         if rank == 3:
             _require_contiguous_rows(name, info)
         head, row = info.strides[len(info.shape) - rank :][:2]
-        heads[name] = Heads(name, batch, head, row, info.alignment)
+        heads[name] = Heads(name, batch, head, row, info.alignment, 1 if codes and name in "qkv" else 2)
     a = call.axes
-    return _params(call, heads, B=math.prod(call["q"].shape[:-3]), M=a["M"], N=a["N"])
+    own = {"codes": codes, "scales": scales} if codes else {}
+    return _params(call, heads, B=math.prod(call["q"].shape[:-3]), M=a["M"], N=a["N"], **own)
 
 
 def _varlen(call: Call) -> AttentionParams:
@@ -389,9 +397,9 @@ def _paged(call: Call) -> AttentionParams:
     table = call["block_table"]
     heads["block_table"] = Heads("block_table", 0, 0, table.strides[0], table.alignment)
     for name in ("k_scale", "v_scale") if cache else ():
-        scales[name] = call[name].strides[0]
+        scales[name] = {"head": call[name].strides[0]}
     N = a["W"] * a["S"] if a["P"] else 0
-    own = {"page": a["S"], "pages": a["P"], "cache": cache, "cache_scales": scales}
+    own = {"page": a["S"], "pages": a["P"], "codes": cache, "scales": scales}
     return _params(call, heads, B=a["Z"], M=a["M"], N=N, **own)
 
 
@@ -419,7 +427,7 @@ def _params(call: Call, heads: dict[str, Heads], *, B: int, M: int, N: int, **mo
     if given.get("causal") or "page" in more:
         right = 0 if right is None else min(right, 0)
     return AttentionParams(
-        call["q"].dtype, B, a["H"], a["G"], M, N, a["D"], a["E"],
+        call["o" if call.has("q_scale") else "q"].dtype, B, a["H"], a["G"], M, N, a["D"], a["E"],
         a["D"] ** -0.5 if given["scale"] is None else given["scale"], given["softcap"],
         None if left is None or left >= N - 1 else left, None if right is None or right >= M - 1 else right,
         heads, sinks=call.has("sinks"), **more,

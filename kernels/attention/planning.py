@@ -227,7 +227,7 @@ class Decode(NamedTuple):
 
     def native_defines(self, p: AttentionParams) -> dict[str, Any]:
         """Those of a C++ kernel, which has a format of codes as a type."""
-        return self.defines(p) | ({"FORMAT": format_type(p.cache)} if p.cache else {})
+        return self.defines(p) | ({"FORMAT": format_type(p.codes)} if p.codes else {})
 
     def blocks(self, p: AttentionParams) -> int:
         return p.B * p.G * self.tiles * self.splits

@@ -78,7 +78,11 @@ struct RowResult {
     float inv_sum, lse;
 };
 
-struct OnlineSoftmax {
+// P and row_sum are times 2^P_SCALE_LOG2. With that, P become numbers of few bits and a small range: rescaling is not lazy,
+// so that none is above 2^P_SCALE_LOG2.
+template <int P_SCALE_LOG2> struct ScaledOnlineSoftmax {
+    static constexpr float THRESHOLD = P_SCALE_LOG2 ? 0.0f : RESCALE_THRESHOLD;
+
     float row_max[2] = {-INF_F, -INF_F}, row_sum[2] = {0.0f, 0.0f};
 
     // Scores become P; row_max and row_sum go on to this block, and `rescale` is what earlier sums are worth.
@@ -93,13 +97,13 @@ struct OnlineSoftmax {
             }
             const float now = quad_max(math_max(most[0], most[1]));
             const float grown = (now - row_max[r]) * scale;
-            const bool moves = grown > RESCALE_THRESHOLD || now != now;
+            const bool moves = grown > THRESHOLD || now != now;
             rescale[r] = moves ? exp2_fast(-grown) : 1.0f;
             row_max[r] = moves ? now : row_max[r];
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float base = exponent_base(row_max[r], scale);
+            const float base = base_of(r, scale);
             float parts[2] = {row_sum[r] * rescale[r], 0.0f};
 #pragma unroll
             for (int j = 0; j < COUNT / 4; ++j) {
@@ -116,7 +120,7 @@ struct OnlineSoftmax {
 
     // Of row r, with the head's sink as a power of two (-inf without).
     template <bool Sinks> DEVICE RowResult finalize(int r, float sink, float scale) const {
-        float base = exponent_base(row_max[r], scale), total = quad_sum(row_sum[r]), share = 1.0f;
+        float base = base_of(r, scale), total = quad_sum(row_sum[r]), share = 1.0f;
         if constexpr (Sinks) {
             const float most = row_max[r] == -INF_F ? sink : math_max_number(base, sink);
             if (sink != -INF_F) {
@@ -127,7 +131,13 @@ struct OnlineSoftmax {
         }
         return {total == 0.0f ? 0.0f : share * rcp_fast(total), base * LN_2 + math_log(total)};
     }
+
+    DEVICE float base_of(int r, float scale) const {
+        const float base = exponent_base(row_max[r], scale);
+        return P_SCALE_LOG2 ? base - P_SCALE_LOG2 : base;
+    }
 };
+using OnlineSoftmax = ScaledOnlineSoftmax<0>;
 
 template <int COUNT> DEVICE void rescale_o(float* acc_o, const float* rescale) {
     if (!__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;

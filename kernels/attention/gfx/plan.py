@@ -284,7 +284,7 @@ def decode(call: Call, p: AttentionParams) -> Plan:
     sequence's length and the GPU, so that it gets the same bits whatever the rest of the batch is."""
     require_decode(call, p)
     cut = decode_of(call, p, DECODE_COLUMNS, DECODE_BLOCKS_PER_CU)
-    scale_only = p.softcap is None and p.scale > 0 and not p.cache  # k_scale may be anything
+    scale_only = p.softcap is None and p.scale > 0 and not p.codes  # k_scale may be anything
     defines = {**cut.native_defines(p), **p.flags("SINKS"), "SCALE_ONLY": scale_only}
     source, threads = _HERE / "decode.hip", DECODE_WAVES * call.device.warp_size
     split = native_kernel(call.device, p, source, "attention_decode", threads, defines)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from portable import dtypes
 from portable.dispatch import dispatcher
 
-from . import torch_impl
+from . import fp8, torch_impl
 
 PARAMS = ("causal", "scale", "window_left", "window_right", "softcap")
 
@@ -57,6 +58,16 @@ def attention(
         query, key, value, mask, is_causal=causal and plain, scale=scale, enable_gqa=shared
     )
     return o.view(*q.shape[:-1], v.shape[-1]), None
+
+
+def attention_fp8(
+    q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, *,
+    output_dtype: Any, **params: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """torch's attention of what the codes become in the result's type: it takes no codes."""
+    kind = dtypes.of(output_dtype).storage
+    given = (x.to(kind) for x in (q, k, v, q_scale, k_scale, v_scale))
+    return attention(*fp8.of_numbers(*given), **params)
 
 
 def attention_backward(
@@ -255,11 +266,20 @@ def attention_paged_fp8(
 
 
 def wide(given: dict[str, Tensor], facts: Facts) -> Callable[[], object]:
-    """attention_paged over a cache of q's type, with the same tables."""
+    """attention_paged over a cache of q's type, with the same tables; or attention in the result's type."""
+    if "W" not in facts:
+        return _wide_dense(given, facts)
     q, params = given["q"], {name: facts[name] for name in ("scale", "window_left", "softcap")}
     k, v = (torch.randn(given[name].shape, device=q.device).to(q.dtype) for name in ("k_cache", "v_cache"))
     attention, rest = dispatcher.op("attention_paged"), (given["block_table"], given["seq_lens"])
     return lambda: attention(q, k, v, *rest, given["sinks"], **params)
+
+
+def _wide_dense(given: dict[str, Tensor], facts: Facts) -> Callable[[], object]:
+    kind, params = dtypes.of(facts["output_dtype"]).storage, {name: facts[name] for name in PARAMS}
+    q, k, v = (torch.randn(given[name].shape, device=given[name].device).to(kind) for name in "qkv")
+    attention = dispatcher.op("attention")
+    return lambda: attention(q, k, v, **params)
 
 
 def _pages(given: Given, facts: Facts) -> dict[str, Tensor]:

@@ -60,6 +60,10 @@ class Precision:
             + self.steps(count) * (size + rss)
         )
 
+    def weighted(self, o: Tensor, rss: Tensor, sizes: Tensor, count: int) -> Tensor:
+        """The error of `o`, a sum of values by weights rounded to T; `sizes`: that of the terms' sizes."""
+        return self.product(o, rss, count)
+
     def of_scores(
         self, q: Tensor, k: Tensor, bias: Tensor | None, found: Scores, cap: float | None
     ) -> Tensor:
@@ -79,10 +83,10 @@ class Precision:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, sinks: Tensor | None = None, *,
-    types: Mapping[str, str], **params: Any,
+    types: Mapping[str, str], kind: Precision | None = None, **params: Any,
 ) -> dict[str, Tensor]:  # fmt: skip
     """The error scales of o and lse."""
-    kind, N = Precision(types), k.shape[-2]
+    kind, N = Precision(types) if kind is None else kind, k.shape[-2]
     found = scores_of(q, k, bias, **params)
     p, lse, top = softmax(found.scores, sinks, k)
     top = top.unsqueeze(-1).abs()
@@ -95,7 +99,8 @@ def forward(
     o, squares = over_keys(p, v), over_keys(p, v.square())
     kept = p.sum(-1, keepdim=True)
     spread = (squares - (2 - kept) * o.square()).clamp(min=0).sqrt()
-    scale = kind.product(o, over_keys(p.square(), v.square()).sqrt(), N)
+    rss = over_keys(p.square(), v.square()).sqrt()
+    scale = kind.weighted(o, rss, over_keys(p, v.abs()), N)
     scale = scale + (p * off.square()).sum(-1, keepdim=True).sqrt() * spread
     scale = scale + over_keys(kind.lost(p), v.abs())
     if sinks is not None:

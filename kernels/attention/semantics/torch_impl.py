@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import paged, paged_fp8, varlen
+from portable import dtypes
+
+from . import fp8, paged, paged_fp8, varlen
 from .varlen import heads, rows
 
 
@@ -180,6 +182,17 @@ def attention_paged_fp8(
         return [paged_fp8.gather(cache, scale, pages, length) for cache, scale in caches]
 
     return _over_pages(gathered, q, k_cache, v_cache, block_table, seq_lens, sinks, **params)
+
+
+def attention_fp8(
+    q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, *,
+    output_dtype: Any, **params: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """o and lse of codes that become float32; P are not rounded."""
+    wide = torch.float32
+    numbers = fp8.of_numbers(q.to(wide), k.to(wide), v.to(wide), q_scale, k_scale, v_scale)
+    o, lse = attention(*numbers, **params)
+    return o.to(dtypes.of(output_dtype).storage), lse
 
 
 def _over_pages(

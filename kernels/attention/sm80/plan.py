@@ -315,7 +315,7 @@ def _decode(call: Call, p: AttentionParams, stage: int, maps: Arguments = ()) ->
         raise Unsupported("two tiles do not fit shared memory")
     shared = warps * stages * stage
     resident = max(1, (space + _RESERVED) // (shared + _BESIDE + _RESERVED))
-    cut = decode_of(call, p, _CODES_TILE_ROWS if p.cache else DECODE_TILE_ROWS, resident)
+    cut = decode_of(call, p, _CODES_TILE_ROWS if p.codes else DECODE_TILE_ROWS, resident)
     # A paged cache's splits follow from its table's width, which is not to change a sequence's bits.
     direct = cut.splits == 1 and not p.page and not p.sinks
     defines = {

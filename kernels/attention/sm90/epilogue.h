@@ -29,15 +29,16 @@ template <class T> struct HeadOutput {
     float sink;
 };
 
-// Divides, rounds and stores the thread's two rows, `row` and the eighth after it of m: 64 consecutive bytes of a row
-// at a time by a quad.
-template <int HEAD_DIM, bool Sinks, class T>
-DEVICE void store_o(const float* acc_o, const OnlineSoftmax& softmax, const HeadOutput<T>& to, int row, int m,
-                    const AttentionParams& p, float scale) {
+// Divides, multiplies by `factor`, rounds and stores the thread's two rows, `row` and the eighth after it of m: 64
+// consecutive bytes of a row at a time by a quad.
+template <int HEAD_DIM, bool Sinks, class T, class Softmax>
+DEVICE void store_o(const float* acc_o, const Softmax& softmax, const HeadOutput<T>& to, int row, int m,
+                    const AttentionParams& p, float scale, float factor = 1.0f) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const int at = row + r * 8;
-        const RowResult result = softmax.finalize<Sinks>(r, to.sink, scale);
+        const RowResult result = softmax.template finalize<Sinks>(r, to.sink, scale);
+        const float share = result.inv_sum * factor;
         if (thread_x() % 4 == 0 && at < m) to.lse[at * p.lse_row] = result.lse;
         T* o = to.o + at * p.o_row;
 #pragma unroll
@@ -45,8 +46,7 @@ DEVICE void store_o(const float* acc_o, const OnlineSoftmax& softmax, const Head
             uint32_t w[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                w[i] = pack2<T>(acc_o[(j + i) * 4 + r * 2] * result.inv_sum,
-                                acc_o[(j + i) * 4 + r * 2 + 1] * result.inv_sum);
+                w[i] = pack2<T>(acc_o[(j + i) * 4 + r * 2] * share, acc_o[(j + i) * 4 + r * 2 + 1] * share);
             transpose_quad(w);
             const int column = (j + thread_x() % 4) * 8;
             if (at < m && column < p.head_dim_v) store_words(o + column, words<16>{{w[0], w[1], w[2], w[3]}});

@@ -23,6 +23,7 @@
 #include "attention/device/softmax.h"
 #include "attention/device/tile_scheduler.h"
 #include "epilogue.h"
+#include "fwd.h"
 
 using T = ELEMENT;
 
@@ -38,27 +39,9 @@ constexpr int Q_BYTES = TILE_M * HEAD_D * 2;
 constexpr int K_BYTES = TILE_N * HEAD_D * 2;
 constexpr int V_BYTES = TILE_N * HEAD_E * 2;
 
-template <int BYTES, int COUNT> struct Stages : Pipeline<COUNT, BYTES, true> {
-    DEVICE Stages(uint32_t base, uint32_t barriers) : Pipeline<COUNT, BYTES, true>(base, barriers) {}
-
-    // These stages one behind a pipeline of as many.
-    template <class Other> DEVICE Stages behind(const Other& other) const {
-        Stages found(this->base, this->barriers);
-        found.stage = other.stage ? other.stage - 1 : COUNT - 1;
-        found.phase = other.stage ? other.phase : other.phase ^ 1;
-        return found;
-    }
-};
 using QStages = Stages<Q_BYTES, Q_STAGES>;
 using KStages = Stages<K_BYTES, STAGES>;
 using VStages = Stages<V_BYTES, STAGES>;
-
-// What else a launch says: `tma_steps` has bits, whether the descriptors of q, k, v step by head, by batch.
-struct Schedule {
-    int heads_per_band;
-    uint32_t all_heads;
-    int tma_steps;
-};
 
 // A dense call has no tiles to pass on.
 template <bool Varlen> struct TileSlot {
@@ -71,12 +54,8 @@ template <bool Varlen> struct TileScheduler : StaticTileScheduler<TILE_M, RIGHT>
     DEVICE TileScheduler(const TileSlot<false>&, const AttentionParams& p, const Schedule& s, bool = false)
         : StaticTileScheduler<TILE_M, RIGHT>{static_cast<uint32_t>(p.seqlen_q), s.all_heads, s.heads_per_band} {}
 };
-// A head's outputs, from the first query of the tile's sequence on.
 DEVICE HeadOutput<T> output_of(const DenseTile& tile, const AttentionParams& p) {
-    const uint32_t batch = tile.head / p.heads, head = tile.head % p.heads;
-    const float sink = SINKS ? p.sinks[head] * LOG2_E : -INF_F;
-    return {static_cast<T*>(p.o) + batch * p.o_batch + head * p.o_head, p.lse + batch * p.lse_batch + head * p.lse_head,
-            sink};
+    return dense_output<T, SINKS>(tile, p);
 }
 
 template <class Tile> DEVICE KeyBlocks key_blocks(const Tile& tile, const AttentionParams& p) {
@@ -249,13 +228,6 @@ DEVICE void zero_tails(VStages, const TileSlot<false>&, const AttentionParams&, 
 
 // --- dense and varlen ---
 
-// WIDTH columns of LINES rows as blocks of 64 columns.
-template <int WIDTH, int LINES>
-DEVICE void load_blocks(uint32_t to, const TensorMap* map, uint32_t barrier, int row, int head, int batch) {
-#pragma unroll
-    for (int i = 0; i < WIDTH / 64; ++i) tma_load_4d(to + i * LINES * 128, map, barrier, i * 64, row, head, batch);
-}
-
 // In the order in which consumers wait: keys run one block ahead of values, across tiles.
 template <bool Varlen>
 DEVICE void produce(QStages queries, KStages keys, VStages values, const TensorMap* map_q, const TensorMap* map_k,
@@ -269,7 +241,7 @@ DEVICE void produce(QStages queries, KStages keys, VStages values, const TensorM
             if (row + TILE_N > tile.keys) full = slot.partial(values.stage);
         }
         mbarrier_arrive_expect_tx(full, V_BYTES);
-        load_blocks<HEAD_E, TILE_N>(values.stage_base(), map_v, full, row + tile.first_key, s.tma_steps & 16 ? head : 0,
+        load_blocks<HEAD_E / 64, TILE_N, 64>(values.stage_base(), map_v, full, row + tile.first_key, s.tma_steps & 16 ? head : 0,
                                     s.tma_steps & 32 ? batch : 0);
         values.advance();
     };
@@ -284,7 +256,7 @@ DEVICE void produce(QStages queries, KStages keys, VStages values, const TensorM
         const auto load_queries = [&] {
             mbarrier_wait(queries.empty_barrier(), queries.phase ^ 1);
             mbarrier_arrive_expect_tx(queries.full_barrier(), Q_BYTES);
-            load_blocks<HEAD_D, TILE_M>(queries.stage_base(), map_q, queries.full_barrier(), tile.first_query(),
+            load_blocks<HEAD_D / 64, TILE_M, 64>(queries.stage_base(), map_q, queries.full_barrier(), tile.first_query(),
                                         s.tma_steps & 1 ? q_head : 0, s.tma_steps & 2 ? batch : 0);
             queries.advance();
         };
@@ -292,7 +264,7 @@ DEVICE void produce(QStages queries, KStages keys, VStages values, const TensorM
         for (int block = span.last - 1; block >= span.first; --block) {
             mbarrier_wait(keys.empty_barrier(), keys.phase ^ 1);
             mbarrier_arrive_expect_tx(keys.full_barrier(), K_BYTES);
-            load_blocks<HEAD_D, TILE_N>(keys.stage_base(), map_k, keys.full_barrier(), block * TILE_N + tile.first_key,
+            load_blocks<HEAD_D / 64, TILE_N, 64>(keys.stage_base(), map_k, keys.full_barrier(), block * TILE_N + tile.first_key,
                                         s.tma_steps & 4 ? head : 0, s.tma_steps & 8 ? batch : 0);
             keys.advance();
             if (behind >= 0) load_values(behind, behind_tile, behind_head, behind_batch);
@@ -307,9 +279,6 @@ DEVICE void produce(QStages queries, KStages keys, VStages values, const TensorM
 }
 
 // --- what a consumer does ---
-
-// A value that all lanes share: the compiler may keep it in a uniform register.
-template <class V> DEVICE V uniform(V value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 // Addresses go through a shuffle so that descriptors are made in uniform registers, 599 instructions a
 // step of 128 keys instead of 667.
@@ -333,13 +302,6 @@ DEVICE void start_o(float* acc_o, const uint32_t* p16, const VStages& values) {
         WgmmaRs<HEAD_E>::template run<true>(acc_o, p16 + k * 4, b + (k * 16 * 128 >> 4), 1);
     wgmma_commit();
 }
-
-// Tells the producer that a stage, or q, may be refilled.
-DEVICE void release(uint32_t empty) {
-    if (thread_x() % 128 == 0) mbarrier_arrive(empty);
-}
-
-DEVICE void arrive_next_warpgroup(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
 
 template <bool Varlen>
 DEVICE void consume(QStages queries, KStages keys, const VStages values, const TileSlot<Varlen>& slot,

@@ -44,8 +44,8 @@ def tensor_maps(p: AttentionParams, rows: Mapping[str, int], q_heads: int = 1) -
 
 # --- attention and attention_varlen -------------------------------------------------------------------------
 
-_MAX_ROWS = 2**30 - 1024  # a row number and a window's side are added in 32 bits
-_MAX_TILES = 2**30
+MAX_ROWS = 2**30 - 1024  # a row number and a window's side are added in 32 bits
+MAX_TILES = 2**30
 _REGISTERS = 190  # of a consumer's 232, for acc_o, scores and P
 _VARLEN_BARRIERS = 64  # bytes: the next tile, its barriers, and those of values that cross an end
 
@@ -145,7 +145,7 @@ def _pack_gqa(p: AttentionParams, tile: Tile) -> int:
     return next(fitting, 1) if p.heads["q"].head else 1
 
 
-def _heads_per_band(call: Call, p: AttentionParams, tile: Tile) -> int:
+def heads_per_band(call: Call, p: AttentionParams, tile: Tile) -> int:
     """Tiles that cost the same go in order, 1. Where costs fall: a dear tile and a cheap one as a pair,
     head after head, 0; or all heads' dearest tiles first, which is more even, but brings keys and values
     from memory again and again where they exceed L2 (2026-11-21, pairs and all heads, us: heads of 128, 512
@@ -169,7 +169,7 @@ def _heads_per_band(call: Call, p: AttentionParams, tile: Tile) -> int:
 
 
 def _require_forward(p: AttentionParams) -> None:
-    p.require(_MAX_ROWS)
+    p.require(MAX_ROWS)
     if p.has("bias"):
         raise Unsupported("it adds no bias")
     if p.N == 0:
@@ -195,9 +195,9 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     shared = tile.shared(d, e, q_stages) + extra
     queries = tile.m // pack
     tiles = tiles_of(p, queries) * p.B * (p.H // pack)
-    if tiles > _MAX_TILES:
-        raise Unsupported(f"{tiles} tiles exceed {_MAX_TILES}")
-    band = 0 if p.is_varlen else _heads_per_band(call, p, tile)
+    if tiles > MAX_TILES:
+        raise Unsupported(f"{tiles} tiles exceed {MAX_TILES}")
+    band = 0 if p.is_varlen else heads_per_band(call, p, tile)
     blocks = min(tiles if band or p.is_varlen else tiles // 2, call.device.multiprocessors)
     steps = [bool(getattr(p.heads[name], side)) for name in "qkv" for side in ("head", "batch")]
     defines = {

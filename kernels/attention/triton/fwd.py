@@ -1,11 +1,14 @@
 """The forward pass of attention in Triton: one program per BLOCK_M queries of a head, an online softmax over
-blocks of BLOCK_N keys. row_max and row_sum are float32, in base 2; P is rounded to the input type."""
+blocks of BLOCK_N keys. row_max and row_sum are float32, in base 2; P is rounded to the input type. With a
+FORMAT q, k and v are codes of 8 bits (_lib/triton/minifloat.py), which become 16 bits as they are loaded: no
+code is rounded."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.minifloat import decode_halves, decode_written_out
 from portable.kernels.attention.triton.tiles import (
     apply_softcap,
     attention_mask,
@@ -18,13 +21,30 @@ from portable.kernels.attention.triton.tiles import (
 
 
 @triton.jit
+def operand(x, FORMAT: tl.constexpr, CONVERT: tl.constexpr):
+    """A tile as products take it: of codes float16 with CONVERT, by the GPU's instruction, else bfloat16."""
+    if FORMAT is None:
+        return x
+    elif CONVERT:
+        return decode_halves(x, FORMAT)
+    else:
+        return decode_written_out(x, FORMAT).to(tl.bfloat16)
+
+
+@triton.jit
+def scale_of(ptr, batch, head, batch_stride, head_stride):
+    """The scale of a key head's codes."""
+    return tl.load(ptr + batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride)
+
+
+@triton.jit
 def softmax_loop(
     acc_o, row_sum, row_max, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row,
     batch, kv_head, start_m, first, stop, M, N, low, high, scale, cap, full_first, full_stop,
     MASKED: tl.constexpr, SCALE_IN_EXPONENT: tl.constexpr, SOFTCAP: tl.constexpr, LOW: tl.constexpr,
     HIGH: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr,
     BLOCK_E: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr,
 ):  # fmt: skip
     """acc_o, row_sum and row_max after the keys from `first` to `stop`. `rest`: the queries' columns from
     BLOCK_D on, where there are more. MASKED: 0: no block is masked; 1: all are; 2: those outside
@@ -34,11 +54,13 @@ def softmax_loop(
     cols = tl.arange(0, BLOCK_N)[None, :]
     for start in tl.range(first, stop, BLOCK_N):  # pyright: ignore[reportGeneralTypeIssues]
         keys = load_tile(k, k_ptr, k_row, batch, kv_head, start, N, MASKED, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
+        keys = operand(keys, FORMAT, CONVERT)
         if REST_D > 0:
             keys_rest = load_tile(
                 k_rest, k_ptr, k_row, batch, kv_head, start, N, MASKED, D, BLOCK_N, REST_D, UNIT, WIDE,
                 BLOCK_D,
             )  # fmt: skip
+            keys_rest = operand(keys_rest, FORMAT, CONVERT)
             s = tl.dot(queries, keys.T, input_precision=PRECISION)
             s = tl.dot(rest, keys_rest.T, s, input_precision=PRECISION)
         else:
@@ -64,6 +86,7 @@ def softmax_loop(
         row_sum = row_sum * rescale + tl.sum(p, 1)
         acc_o = acc_o * rescale[:, None]
         values = load_tile(v, v_ptr, v_row, batch, kv_head, start, N, MASKED, E, BLOCK_N, BLOCK_E, UNIT, WIDE)
+        values = operand(values, FORMAT, CONVERT)
         acc_o = tl.dot(p.to(values.dtype), values, acc_o, input_precision=PRECISION)
         row_max = new_max
     return acc_o, row_sum, row_max
@@ -75,11 +98,14 @@ def attention_forward(
     q_ptr, q_batch, q_head, q_row, k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row,
     bias_ptr, bias_batch, bias_head, bias_row, sinks_ptr, o_ptr, o_batch, o_head, o_row,
     lse_ptr, lse_batch, lse_head, lse_row,
+    q_scale_ptr, q_scale_batch, q_scale_head, k_scale_ptr, k_scale_batch, k_scale_head,
+    v_scale_ptr, v_scale_batch, v_scale_head,
     H, qheads_per_kvhead, M, N, low, high, scale, cap, tiles_ptr, tiles,
     SCALE_IN_EXPONENT: tl.constexpr, SOFTCAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
-    MASKING: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    MASKING: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FORMAT: tl.constexpr,
+    CONVERT: tl.constexpr,
 ):  # fmt: skip
     """o and lse of BLOCK_M queries. q, k, v, o and the rests are descriptors, or None where pointers are
     used. MASKING: 3: blocks that need a mask have loops of their own; less: one loop, MASKED of
@@ -108,6 +134,11 @@ def attention_forward(
         rest = load_tile(
             q_rest, q_ptr, q_row, q_start, head, start_m, M, True, D, BLOCK_M, REST_D, UNIT, WIDE, BLOCK_D
         )
+        rest = operand(rest, FORMAT, CONVERT)
+    queries = operand(queries, FORMAT, CONVERT)
+    if FORMAT is not None:
+        scale *= scale_of(q_scale_ptr, batch, kv_head, q_scale_batch, q_scale_head)
+        scale *= scale_of(k_scale_ptr, batch, kv_head, k_scale_batch, k_scale_head)
 
     # The keys that some query of the tile sees, and of these the blocks that all of them see whole.
     last_m = tl.minimum(start_m + BLOCK_M, M) - 1
@@ -130,27 +161,27 @@ def attention_forward(
                 acc_o, row_sum, row_max, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr,
                 bias_row, k_start, kv_head, start_m, first, tl.minimum(full_first, stop), M, N, low, high,
                 scale, cap, 0, 0, True, SCALE_IN_EXPONENT, SOFTCAP, LOW, HIGH, D, E, BLOCK_D, REST_D,
-                BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+                BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N, FORMAT, CONVERT,
             )  # fmt: skip
         full_stop = tl.maximum(full_stop, full_first)
         acc_o, row_sum, row_max = softmax_loop(
             acc_o, row_sum, row_max, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr,
             bias_row, k_start, kv_head, start_m, full_stop, stop, M, N, low, high, scale, cap, 0, 0, True,
             SCALE_IN_EXPONENT, SOFTCAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
-            BLOCK_M, BLOCK_N,
+            BLOCK_M, BLOCK_N, FORMAT, CONVERT,
         )  # fmt: skip
         acc_o, row_sum, row_max = softmax_loop(
             acc_o, row_sum, row_max, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr,
             bias_row, k_start, kv_head, start_m, full_first, full_stop, M, N, low, high, scale, cap, 0, 0,
             False, SCALE_IN_EXPONENT, SOFTCAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE,
-            PRECISION, BLOCK_M, BLOCK_N,
+            PRECISION, BLOCK_M, BLOCK_N, FORMAT, CONVERT,
         )  # fmt: skip
     else:
         acc_o, row_sum, row_max = softmax_loop(
             acc_o, row_sum, row_max, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr,
             bias_row, k_start, kv_head, start_m, first, stop, M, N, low, high, scale, cap, full_first,
             full_stop, MASKING, SCALE_IN_EXPONENT, SOFTCAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT,
-            WIDE, PRECISION, BLOCK_M, BLOCK_N,
+            WIDE, PRECISION, BLOCK_M, BLOCK_N, FORMAT, CONVERT,
         )  # fmt: skip
 
     no_key = row_sum == 0.0  # a row of NaN alone has no maximum, but a sum
@@ -173,4 +204,6 @@ def attention_forward(
         lse = tl.where(no_key, sink, lse)  # to the bit
     tl.store(lse_ptr + rows.to(tl.int64) * lse_row, lse, mask=rows < M)
     acc_o = acc_o * (1.0 / tl.where(row_sum == 0.0, 1.0, row_sum))[:, None]
+    if FORMAT is not None:
+        acc_o *= scale_of(v_scale_ptr, batch, kv_head, v_scale_batch, v_scale_head)
     store_tile(o, o_ptr, o_row, q_start, head, start_m, M, acc_o, E, UNIT, WIDE)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from portable.kernels._lib.triton.minifloat import converts, format_of
 from portable.kernels.attention.params import AttentionParams, Unsupported
 from portable.kernels.attention.planning import max_tiles
 from portable.kernels.attention.triton.tiles import FAR, VARLEN_TILE
@@ -20,6 +21,7 @@ UNBOUNDED = 2**31 - 2**16  # elements along a dimension without bounds check
 GFX11_COLUMNS = {"forward": 128, "backward": 64}
 """Larger heads spill: gfx11's matrix instructions hold each operand element twice in a wave's registers."""
 TENSORS = ("q", "k", "v", "o", "lse", "bias", "do", "dlse", "dq", "dk", "dv", "dbias")
+SCALES = ("q_scale", "k_scale", "v_scale")
 OPTIONS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "maxnreg", "enable_fp_fusion")
 
 Config = Mapping[str, Any]
@@ -69,6 +71,7 @@ class Operands:
         self.by_descriptor = (
             device.arch.startswith("sm_9")
             and p.dtype != "float32"
+            and not p.codes
             and aligned
             and 0 not in (p.B, p.M, p.N)
             and all(self._walkable(name) for name in self.tiled)
@@ -113,14 +116,23 @@ class Operands:
             "BLOCK_E": self.block_e, "UNIT": self.unit, "WIDE": self.wide, "PRECISION": "ieee",
             "sinks_ptr": Pointer("sinks") if p.sinks else None,
             "lse_log2_ptr": Pointer("lse_log2", True), "delta_ptr": Pointer("delta", True),
+            "FORMAT": format_of(p.codes) if p.codes else None,
+            "CONVERT": bool(p.codes) and converts(self.device, p.codes),
         }  # fmt: skip
+        for name in SCALES:
+            steps = p.scales.get(name, {})
+            found[f"{name}_ptr"] = Pointer(name) if steps else None
+            found |= {
+                f"{name}_{side}": Scalar("i64", steps[side]) if steps else 0 for side in ("batch", "head")
+            }
         for name in TENSORS:
             heads = p.heads.get(name)
             if heads is None or (self.by_descriptor and tiles and name in self.tiled):
                 found |= {f"{name}_ptr": None, f"{name}_batch": 0, f"{name}_head": 0, f"{name}_row": 0}
                 continue
             own = aligned and name in ("bias", "dbias")
-            found[f"{name}_ptr"] = Pointer(name, own or (self.unit > 1 and name in (*self.tiled, "o")))
+            aligned_to_16 = own or (self.unit > 1 and name in (*self.tiled, "o"))
+            found[f"{name}_ptr"] = Pointer(name, aligned_to_16, "uint8" if heads.itemsize == 1 else None)
             for side, stride in zip(("batch", "head", "row"), heads.strides, strict=True):
                 found[f"{name}_{side}"] = Scalar("i64", stride)
         return found | {name: self._descriptor(name, rows) for name, rows in tiles.items()}

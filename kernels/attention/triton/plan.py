@@ -74,7 +74,7 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     rows = {"q": block_m, "k": block_n, "v": block_n, "o": block_m, "q_rest": block_m, "k_rest": block_n}
     tiles, programs = operands.tiles("q", block_m)
     values = operands.values(rows) | tiles
-    values["SCALE_IN_EXPONENT"] = p.softcap is None and not p.has("bias") and p.scale > 0
+    values["SCALE_IN_EXPONENT"] = p.softcap is None and not p.has("bias") and p.scale > 0 and not p.codes
     values["MASKING"] = _masking(operands, config)
     tables, spaces = varlen_tables(p, "q")
     return finished(call.device, [*tables, launch_of(attention_forward, values, config, programs)], spaces)
@@ -430,11 +430,11 @@ def _decode_values(device: Device, p: AttentionParams, cut: Decode) -> Values:
     """What both kernels take."""
     table = p.heads.get("block_table")
     none = dict.fromkeys(("k_scale_ptr", "k_scale_head", "v_scale_ptr", "v_scale_head"))
-    scales = {f"{name}_ptr": Pointer(name) for name in p.cache_scales}
-    scales |= {f"{name}_head": Scalar("i32", step) for name, step in p.cache_scales.items()}
+    scales = {f"{name}_ptr": Pointer(name) for name in p.scales}
+    scales |= {f"{name}_head": Scalar("i32", steps["head"]) for name, steps in p.scales.items()}
     return {
-        **cut.defines(p), **none, **scales, "FORMAT": format_of(p.cache) if p.cache else None,
-        "CONVERT": bool(p.cache) and converts(device, p.cache),
+        **cut.defines(p), **none, **scales, "FORMAT": format_of(p.codes) if p.codes else None,
+        "CONVERT": bool(p.codes) and converts(device, p.codes),
         "table_ptr": Pointer("block_table") if table else None,
         "table_row": _stride(table.row) if table else None,
         "lens_ptr": Pointer("seq_lens") if p.page else None,

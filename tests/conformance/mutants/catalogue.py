@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     activations,
     attention_holes,
+    attention_in_8_bits,
     attention_sources,
     attentions,
     caches,
@@ -48,6 +49,7 @@ MODULES = (
     *(
         activations,
         attention_holes,
+        attention_in_8_bits,
         attention_sources,
         attentions,
         caches,
