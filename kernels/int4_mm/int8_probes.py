@@ -102,7 +102,9 @@ def ends_of_int8(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
         )
         zero = torch.cat([torch.zeros(8, 1), torch.full((8, 1), 16)]).to(torch.uint8)
         scales = {"scale_a": torch.full((rows, 1), 2.0**-8), "scale": torch.full((16, 1), 2.0**-8)}
-        ref = int8_int4_mm(a, weight, *(each.double() for each in scales.values()), zero).to(torch.bfloat16)
+        ref = int8_int4_mm(
+            a, weight, **{name: each.double() for name, each in scales.items()}, zero_point=zero
+        ).to(torch.bfloat16)
         if not torch.equal(_called(call, device, mat_a=a, weight=weight, zero_point=zero, **scales), ref):
             return False
     return True
