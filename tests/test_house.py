@@ -189,7 +189,7 @@ WITHOUT_HIP = (
     *("scaled_mm_mx", "scaled_mm_mxfp4", "scaled_mm_nvfp4"),
 )
 LACKING = {op: {"cuda", "hip"} for op in IN_TRITON_ALONE} | {op: {"hip"} for op in WITHOUT_HIP}
-"""Languages that an op has no kernel in yet: docs/notes/scaled_mm.md, int4_mm.md, sparse_mm.md, attention.md."""
+"""Languages that an op has no kernel in yet: docs/notes/{scaled_mm,int4_mm,sparse_mm,attention}.md."""
 
 
 @pytest.mark.parametrize("op", OPS)
