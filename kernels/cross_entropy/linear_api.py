@@ -319,25 +319,25 @@ class _InGradient(torch.autograd.Function):
         rows: int,
         ahead: str | None,
     ) -> tuple[Tensor, Tensor]:
-        ctx.dx, ctx.usual = None, None
+        dx = usual = None
         with torch.autocast(x.device.type, enabled=False):
             logits = _Logits(x, weight, rows)
             parts = [_op(some.mT, target[here], class_weight, **params) for here, some in logits.blocks]
             if ahead is not None and logits.again.start < len(x):
-                ctx.dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-                ctx.usual = _usual_dloss(x, target, class_weight, params["ignore_index"], ahead)
+                dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+                usual = _usual_dloss(x, target, class_weight, params["ignore_index"], ahead)
             for start in range(logits.again.start, len(x), rows):
                 here = slice(start, start + rows)
                 some = portable.linear(x[here], weight)
                 parts.append(_op(some, target[here], class_weight, **params))
-                if ctx.dx is not None:
-                    upstream = _Upstream(ctx.usual[here], target[here], parts[-1][1], None, None, params)
+                if dx is not None and usual is not None:
+                    upstream = _Upstream(usual[here], target[here], parts[-1][1], None, None, params)
                     upstream.write_all(some, slice(None))
-                    portable.matmul(some, weight, out=ctx.dx[here])
+                    portable.matmul(some, weight, out=dx[here])
                 del some  # before the next ones
         loss, lse = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
         ctx.save_for_backward(x, weight, target, lse, class_weight)
-        ctx.params, ctx.rows, ctx.logits = params, rows, logits
+        ctx.params, ctx.rows, ctx.logits, ctx.dx, ctx.usual = params, rows, logits, dx, usual
         ctx.set_materialize_grads(False)
         return loss, lse
 

@@ -128,8 +128,9 @@ def search(
     WEIGHED: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The greatest place from which on tokens measure the target: their weights `share` * 2^-31 of what they
-    are from `cut` on if WEIGHED, their number `share` else. `listed` tokens are in the list, or -1 if there
-    is none: it is made here when few tokens are left, and its length returned too."""
+    are from `cut` on if WEIGHED, their number `share` else. `listed` tokens are in the list at `places`,
+    or -1 if there is none: unless `places` is None it is made here when few tokens are left. Its length is
+    returned too."""
     shift = tl.zeros([], tl.int64)
     while ((last - cut) >> shift) >= DIGITS:
         shift += DIGIT_BITS
@@ -138,13 +139,13 @@ def search(
     target = share
     begun = 0
     while shift >= 0:
-        if listed < 0:
+        if (places is not None) and (listed >= 0):
             count, measure = measure_digits(  # pyright: ignore[reportGeneralTypeIssues]
-                logits, length, cut, shift, top, first, scale, WEIGHED, False, SHIFT, BLOCK
+                places, listed, cut, shift, top, first, scale, WEIGHED, True, SHIFT, BLOCK
             )
         else:
             count, measure = measure_digits(  # pyright: ignore[reportGeneralTypeIssues]
-                places, listed, cut, shift, top, first, scale, WEIGHED, True, SHIFT, BLOCK
+                logits, length, cut, shift, top, first, scale, WEIGHED, False, SHIFT, BLOCK
             )
         if WEIGHED:  # noqa: SIM102 - the one is known when it is compiled
             if begun == 0:
@@ -156,14 +157,15 @@ def search(
         fewest = tl.min(tl.where(enough, count, 0x7FFFFFFF), axis=0)
         rest = tl.max(tl.where(enough, 0, count), axis=0)
         shift = tl.where(fewest - rest == 1, -1, shift - DIGIT_BITS)
-        few = (listed < 0) & (shift >= 0) & (counted + fewest <= CAPACITY)
-        if WEIGHED:
-            # Tokens whose weight is 0 are not counted: none of them may be from the cut on.
-            key = tl.zeros([1], tl.int32) + (cut >> INDEX_BITS).to(tl.int32)
-            least = weight_of(value_of(key, SHIFT), key, top, first, scale)
-            few = few & (tl.max(least, axis=0) > 0)
-        if few:
-            listed = list_places(logits, places, length, cut, SHIFT, BLOCK)
+        if places is not None:
+            few = (listed < 0) & (shift >= 0) & (counted + fewest <= CAPACITY)
+            if WEIGHED:
+                # Tokens whose weight is 0 are not counted: none of them may be from the cut on.
+                key = tl.zeros([1], tl.int32) + (cut >> INDEX_BITS).to(tl.int32)
+                least = weight_of(value_of(key, SHIFT), key, top, first, scale)
+                few = few & (tl.max(least, axis=0) > 0)
+            if few:
+                listed = list_places(logits, places, length, cut, SHIFT, BLOCK)
         counted += rest
     return cut, listed
 
@@ -268,16 +270,17 @@ def sample_rows(
         offset = tl.zeros([], tl.int64)
         if offset_ptr is not None:
             offset = tl.load(offset_ptr + row)
-        if listed < 0:
-            token = draw(logits, length, cut, least, top, first, scale, seed, offset, False, SHIFT, BLOCK)
-        elif places_ptr is not None:
+        if (places_ptr is not None) and (listed >= 0):
             at = draw(places, listed, cut, least, top, first, scale, seed, offset, True, SHIFT, BLOCK)
             token = (LAST_INDEX - (tl.load(places + at) & LAST_INDEX)).to(tl.int32)
+        else:
+            token = draw(logits, length, cut, least, top, first, scale, seed, offset, False, SHIFT, BLOCK)
     tl.store(token_ptr + row, tl.where(good, token, -1).to(tl.int64))
 
 
 def forward(call: Call) -> Plan | Rejected:
-    """Plan the tokens: one launch. Where there is something to search, each row has room for a list."""
+    """Plan the tokens: one launch. Where there is something to search, each row has room for a list, but on
+    GPUs of waves of 64 lanes, whose scalar registers do not hold what the kernel needs for it."""
     view = rows(call["logits"])
     if view.count > MAX_GRID:
         return Rejected(f"{view.count} rows: more than {MAX_GRID} programs")
@@ -289,7 +292,7 @@ def forward(call: Call) -> Plan | Rejected:
         ("BLOCK", block),
         pdl_constant(call.device),
     )
-    searched = call.has("top_k") or call.has("top_p")
+    searched = (call.has("top_k") or call.has("top_p")) and call.device.warp_size == 32
     absent = tuple((f"{name}_ptr", None) for name in SETTINGS if not call.has(name))
     absent += () if searched else (("places_ptr", None),)
     kernel = TritonKernel(

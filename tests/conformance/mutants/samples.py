@@ -223,3 +223,19 @@ source(
     *(OP, "triton", "gfx942", "NaNs below -inf not seen"),
     Edit(TRITON, "& ((cut >> INDEX_BITS) >= minus_infinity)", ""),
 )
+source(
+    *(OP, "triton", "gfx1100", "each tile's candidates listed over the others'"),
+    Edit(TRITON, "listed += many", "listed = many"),
+)
+source(
+    *(OP, "triton", "gfx1100", "the place in the list for the token"),
+    Edit(TRITON, "(LAST_INDEX - (tl.load(places + at) & LAST_INDEX)).to(tl.int32)", "at"),
+)
+source(
+    *(OP, "triton", "gfx1100", "listed tokens counted without those above"),
+    Edit(TRITON, "(counted + fewest <= CAPACITY)", "(fewest <= CAPACITY)"),
+)
+source(
+    *(OP, "triton", "gfx1100", "the last candidate left out of the list"),
+    Edit(TRITON, "kept = (place >= cut).to(tl.int32)", "kept = (place > cut).to(tl.int32)"),
+)
