@@ -97,8 +97,8 @@ def store_losses(
     place = logits_ptr + row * row_stride + target * class_stride
     picked = tl.load(place, mask=legal, other=float("nan")).to(tl.float32)
     if SOFTCAP:
-        picked, _slope = softcapped(picked, softcap)
-    loss, lse = row_loss(
+        picked, _slope = softcapped(picked, softcap)  # pyright: ignore[reportGeneralTypeIssues]
+    loss, lse = row_loss(  # pyright: ignore[reportGeneralTypeIssues]
         most, whole, picked, even, weights, weight_ptr, target, legal, length,
         label_smoothing, z_loss, SMOOTHING, Z_LOSS,
     )  # fmt: skip

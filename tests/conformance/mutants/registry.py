@@ -84,7 +84,7 @@ def mutant(op: str, name: str, kind: str = "torch") -> Callable[[Callable[..., A
 def adder(op: str) -> Callable[..., Callable[[type], type]]:
     """A decorator of classes by a mutant's name: an instance stands for the op's torch implementation."""
 
-    def named(name: str, **fields: bool) -> Callable[[type], type]:
+    def named(name: str, **fields: Any) -> Callable[[type], type]:
         def add(kind: type) -> type:
             found.append(Mutant(op, name, "torch", kind(), **fields))
             return kind
