@@ -15,6 +15,7 @@ import triton.language as tl
 from portable.kernels._lib.triton.pdl import enter_pdl, pdl_constant
 from portable.kernels._lib.triton.rows import divisible
 from portable.kernels.int4_mm.reference import ZERO_POINT
+from portable.kernels.int4_mm.triton_impl import MOST_REGISTERS
 from portable.kernels.matmul.triton.plan import COMPILER, too_large
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
 from portable.layout import ceil_div, next_power_of_2, rows
@@ -133,6 +134,8 @@ def product(call: Call) -> Plan | Rejected:
     if call.device.arch.startswith("gfx11"):
         stages = 1  # of two, Triton 3.7 leaves out the wait for the stores to LDS (docs/found/)
     options = tuple(pair for pair in config.items() if pair[0] not in (*TILE, *COMPILER))
+    if unit == 1 and call.device.vendor == "cuda":
+        options += (("maxnreg", MOST_REGISTERS),)
     kernel = TritonKernel(int8_int4_tile, tuple(constants), warps, stages, options)
     return Plan((Launch(kernel, (tiles, 1, 1), tuple(args)),))
 
@@ -145,7 +148,7 @@ def fitted(call: Call) -> dict[str, Any]:
     config["BLOCK_K"] = min(config["BLOCK_K"], max(LEAST, next_power_of_2(half)))
     if unit_of(call) > 1:
         return config
-    most = config["num_warps"] * call.device.warp_size * 16
+    most = config["num_warps"] * call.device.warp_size * 8  # twice as many spill on gfx942
     for name, least in (("BLOCK_K", LEAST), ("BLOCK_N", 32), ("BLOCK_M", 16)):
         while config[name] > least and (2 * config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] > most:
             config[name] //= 2

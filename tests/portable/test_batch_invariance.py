@@ -191,7 +191,7 @@ def test_every_product_of_torch_s_promises_nothing():
         spec = registry.spec(op)
         if spec.cost.roof == "matrix":
             of_torch = next(each for each in spec.implementations if each.kind == "run")
-            assert of_torch.batch_invariant is (op in ("int_mm", "int8_scaled_mm")), op
+            assert of_torch.batch_invariant is (op in ("int_mm", "int8_scaled_mm", "int8_int4_mm")), op
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def sample(name: str, dtype: torch.dtype = torch.float64, requires_grad: bool = 
         for field_name, each in inputs.items():
             wants = requires_grad and spec.inputs[field_name].gradient
             each.requires_grad_(wants and each.is_floating_point())
-        return inputs, {}
+        return inputs, said_dtypes(spec, inputs)
     for field in spec.inputs.values():
         shape = [size_of(dim, sizes) for dim in field.dims]
         if field.leading:
