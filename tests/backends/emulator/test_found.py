@@ -52,6 +52,15 @@ def test_ping_pong_on_gfx950_lacks_a_wait():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201"])
+def test_a_late_warp_adds_what_another_has_stored(arch):
+    """Triton's own test of add-cols; no fault of a kernel, since nobody says in which order warps run."""
+    call("triton_dot_add_cols", arch, warps=4, in_place=False)
+    with pytest.raises(AssertionError, match="not close"):
+        call("triton_dot_add_cols", arch, warps=4, in_place=True)
+
+
+@pytest.mark.slow
 def test_a_fence_s_wait_is_left_in_front_of_a_loop():
     """By Triton 3.8 on gfx942 and by Triton 3.9 on gfx1100; what the files ask is right for the others."""
     codes, rows = ("triton_codes_in_lds", "gfx942"), ("triton_masked_attention", "gfx1100")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from operator import mul
 
 import pytest
-from expect_float import BF16, F16, F32, F64, Format, Num, of, pack, unpack
+from expect_float import BF16, F16, F32, F64, FINITE, Format, Num, of, pack, unpack
 from expect_fp8 import pack8, types
 from expect_int import s, u
 from expect_matrix import Shape, chained, fused, pairwise
@@ -409,7 +410,15 @@ def normal(random, fmt: Format, low: int, high: int) -> int:
     )
 
 
-def rounding_problem(name: str, shape: Shape, fmt: Format, result: Format, sums, span) -> Problem:
+def cancelling(random, products: list[tuple[int, int]], fmt: Format, result: Format, sums) -> int:
+    """An addend of which a sum of products leaves little: its negative, with other last bits."""
+    total = sums([(unpack(x, fmt), unpack(y, fmt)) for x, y in products], Num(FINITE, 0, 0, 0))
+    return pack(total, result) ^ result.sign ^ random.getrandbits(3)
+
+
+def rounding_problem(
+    name: str, shape: Shape, fmt: Format, result: Format, sums, span, cancels: bool
+) -> Problem:
     """Every result of two waves by the model of the sums. One wave's exponents are wide, one's near."""
     random = seed("rounding " + name)
     rows, results = [], {}
@@ -427,6 +436,9 @@ def rounding_problem(name: str, shape: Shape, fmt: Format, result: Format, sums,
             [[normal(random, result, 2 * low, 2 * high + 2) for _ in size] for _ in size]
             for _ in range(shape.blocks)
         ]
+        for block, row, column in product(range(shape.blocks), size, size) if cancels else ():
+            factors = list(zip(a[block][row], b[block][column], strict=True))
+            c[block][row][column] = cancelling(random, factors, fmt, result, sums)
         for lane in range(shape.wave):
             packed = []
             for matrix in (a, b):
@@ -451,9 +463,13 @@ def rounding_problem(name: str, shape: Shape, fmt: Format, result: Format, sums,
     return Problem(tuple(rows), results)
 
 
-def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, archs, span) -> None:
+def rounding_probe(
+    name: str, shape: Shape, fmt: Format, result: Format, sums, archs, span, tag="", cancels=False
+) -> None:
     """A probe of rounding per architecture, by `rounding_problem`, which knows no architecture."""
-    table, rule = lazily(functools.partial(rounding_problem, name, shape, fmt, result, sums, span))
+    table, rule = lazily(
+        functools.partial(rounding_problem, name + tag, shape, fmt, result, sums, span, cancels)
+    )
     for arch in archs:
         width = fmt.man + fmt.exp + 1
         ins = (kind_of(shape.per_lane * width),) * 2 + (
@@ -470,7 +486,7 @@ def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, a
                 (arch,),
                 whole=True,
                 masked=False,
-                tag=f"rounding_{arch}",
+                tag=f"rounding_{tag}{arch}",
             )
         )
 
@@ -499,6 +515,16 @@ for m, k in ((16, 16), (32, 8)):
     rounding_probe(f"v_mfma_f32_{m}x{m}x{k}_f16", Shape(m, k), F16, F32, fuse(F16), ("gfx942",), (-8, 8))
     rounding_probe(f"v_mfma_f32_{m}x{m}x{k}_bf16", Shape(m, k), BF16, F32, fuse(BF16), ("gfx942",), (-14, 14))
 rounding_probe("v_mfma_f32_4x4x4_16b_f16", Shape(4, 4, 16), F16, F32, fuse(F16), ("gfx942",), (-8, 8))
+# Where matrix.c changes over to its other ways: products around 2^-95 and 2^30, and results near zero.
+for tag, span, cancels in (
+    ("small_", (-50, -45), False),
+    ("large_", (11, 18), False),
+    ("cancel_", (-3, 3), True),
+    ("wide_", (-14, 0), True),
+):
+    rounding_probe(
+        *("v_mfma_f32_16x16x16_bf16", Shape(16, 16), BF16, F32, fuse(BF16), ("gfx942",), span, tag, cancels)
+    )
 
 
 ROW = tuple((x, u(-x)) for x in range(64))

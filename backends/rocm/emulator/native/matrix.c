@@ -57,9 +57,8 @@ static int least_exponent(enum Element type, bool fnuz) {
 // Sixteen columns of a row at once.
 enum { COLUMNS = 16 };
 typedef int32_t Ints __attribute__((vector_size(4 * COLUMNS), aligned(4)));
+typedef uint32_t Unsigned __attribute__((vector_size(4 * COLUMNS), aligned(4)));
 typedef float Floats __attribute__((vector_size(4 * COLUMNS), aligned(4)));
-typedef int64_t Quads __attribute__((vector_size(8 * COLUMNS)));
-typedef double Doubles __attribute__((vector_size(8 * COLUMNS)));
 
 // Chains of fused multiply-adds ---------------------------------------------------------------------
 
@@ -139,19 +138,20 @@ typedef struct Split {
     bool finite;
 } Split;
 
+// `least` is the type's own smallest exponent.
 static void find_exponents(Split *s, const float *x, int count, int least) {
-    int most = FAR_BELOW, least_used = -FAR_BELOW, strange = 0;
+    uint32_t largest = 0, smallest = ~0u;  // of what is not zero, its size less 1
     for (int i = 0; i < count; i++) {
-        const int32_t size = (int32_t)as_bits(x[i]) & 0x7fffffff, field = size >> 23, e = (field ? field : 1) - 127;
-        const int32_t exp = e > least ? e : least, none = size == 0 || field == 255, used = none ? -FAR_BELOW : exp;
-        s->exp[i] = none ? -126 : exp;
-        most = s->exp[i] > most ? s->exp[i] : most;
-        least_used = used < least_used ? used : least_used;
-        strange |= field == 255;
+        const uint32_t size = as_bits(x[i]) & 0x7fffffff;
+        const int32_t e = (int32_t)(size >> 23) - 127, exp = e > least ? e : least;
+        s->exp[i] = size ? exp : -126;
+        largest = size > largest ? size : largest;
+        smallest = size - 1 < smallest ? size - 1 : smallest;
     }
-    s->most = most;
-    s->least = least_used;
-    s->finite = !strange;
+    const int most = (int)(largest >> 23) - 127, least_used = (int)((smallest + 1) >> 23) - 127;
+    s->most = largest == 0 ? -126 : most > least ? most : least;
+    s->least = largest == 0 ? -FAR_BELOW : least_used > least ? least_used : least;
+    s->finite = largest < 0x7f800000;
 }
 
 static void find_significands(Split *s, const float *x, int count, int fraction, int least) {
@@ -252,40 +252,64 @@ INLINE void fused_row(const Fused *f, int i, int first, int n, float *c) {
     for (int j = 0; j < n; j++) c[j] = with_accumulator(sum[j], top[j], c[j], false);
 }
 
-// Sixteen results of a row at once, in floats, where in addition no product is below LEAST_PRODUCT: then it is exact in
-// float32, as is its multiple by a power of two, and the conversion to an integer cuts off. A group with a lower top
-// holds zeros alone.
-enum { LEAST_PRODUCT = -100 };
+// Sixteen results of a row at once, in floats, where in addition the exponents of all that is not zero lie between LEAST and
+// MOST: then a product is exact in float32, as is its multiple by a power of two, and the conversion to an integer
+// cuts off. A group with a lower top holds zeros alone.
+enum { LEAST = -95, MOST = 30 };
 
 INLINE Ints larger(Ints a, Ints b) { return __builtin_elementwise_max(a, b); }
-INLINE Doubles power(Ints e) { return (Doubles)(__builtin_convertvector(1023 + e, Quads) << 52); }
+INLINE Ints smaller(Ints a, Ints b) { return __builtin_elementwise_min(a, b); }
+INLINE Floats power(Ints e) { return (Floats)((127 + e) << 23); }
 
-// with_accumulator in float64, where each step before the last rounding is exact.
+// with_accumulator in 32 bits. `whole` counts 2^(top - 24), `rest` 128ths of it. Rounded to 24 bits a large one needs of
+// `rest` only whether it is zero.
 INLINE Floats columns_with_accumulator(Ints sum, Ints exp, Floats c) {
-    const Ints c_exp = larger(((Ints)c >> 23 & 255) - 127, (Ints){0} - 126), top = larger(exp, c_exp);
-    const Doubles s = __builtin_elementwise_floor(__builtin_convertvector(sum, Doubles) * power(7 - (top - exp)));
-    const Doubles a = __builtin_elementwise_floor(__builtin_convertvector(c, Doubles) * power(24 - top));
-    return __builtin_convertvector((s + a * 128) * power(top - 31), Floats);
+    const Ints top = larger(exp, ((Ints)c >> 23 & 255) - 127), by = top - exp;
+    const Ints beyond = smaller(larger(by - 7, (Ints){0}), (Ints){0} + 31);
+    const Ints rest = (sum << larger(7 - by, (Ints){0}) >> beyond) & 127;
+    const Ints a = __builtin_convertvector(__builtin_elementwise_floor(c * power(24 - top)), Ints);
+    const Ints whole = (sum >> smaller(by, (Ints){0} + 31)) + a;
+    const Ints fits = (Ints)((Unsigned)(whole + (1 << 24)) < (Unsigned){0} + (1 << 25));
+    const Ints value = ((whole << 7 | rest) & fits) | ((whole << 1 | (rest + 127) >> 7) & ~fits);
+    return __builtin_convertvector(value, Floats) * power(top - 25 - (fits & 6));
 }
 
-// `group` and `n` are constants in each copy.
-INLINE void fused_columns(const Fused *f, int n, int group) {
-    const int m = f->m;
+// `rows` of results, `group` and `n` are constants in each copy.
+INLINE void fused_columns(const Fused *f, int n, int group, const int rows) {
+    const int m = f->m, parts = n / COLUMNS;
     Product *p = f->p;
     for (int first = 0; first < p->k; first += group)
-        for (int at = 0; at < m * n; at += COLUMNS) {
-            const float *a = &p->a[first * m + at / n], *b = &p->b[first * n + at % n];
-            const int32_t *ea = &f->a.exp[first * m + at / n], *eb = &f->b.exp[first * n + at % n];
-            Ints top = (Ints){0} + FAR_BELOW, sum = {0};
-            for (int k = 0; k < group; k++) top = larger(top, ea[k * m] + *(const Ints *)&eb[k * n]);
-            const Floats scale = (Floats)((127 + 24 - larger(top, (Ints){0} + LEAST_PRODUCT)) << 23);
-            for (int k = 0; k < group; k++) {
-                const Floats product = a[k * m] * *(const Floats *)&b[k * n];
-                sum += __builtin_convertvector(product * scale, Ints);
+        for (int i = 0; i < m; i += rows) {
+            const float *a = &p->a[first * m + i], *b = &p->b[first * n];
+            const int32_t *ea = &f->a.exp[first * m + i], *eb = &f->b.exp[first * n];
+            Ints top[4], sum[4];
+            Floats scale[4];
+            for (int r = 0; r < rows * parts; r++) top[r] = (Ints){0} + LEAST, sum[r] = (Ints){0};
+            for (int k = 0; k < group; k++)
+                for (int r = 0; r < rows * parts; r++)
+                    top[r] = larger(top[r], ea[k * m + r / parts] + *(const Ints *)&eb[k * n + r % parts * COLUMNS]);
+            for (int r = 0; r < rows * parts; r++) scale[r] = power(24 - top[r]);
+            for (int k = 0; k < group; k++)
+                for (int r = 0; r < rows * parts; r++) {
+                    const Floats product = a[k * m + r / parts] * *(const Floats *)&b[k * n + r % parts * COLUMNS];
+                    sum[r] += __builtin_convertvector(product * scale[r], Ints);
+                }
+            for (int r = 0; r < rows * parts; r++) {
+                Floats *c = (Floats *)&p->c[i * n + r * COLUMNS];
+                *c = columns_with_accumulator(sum[r], top[r], *c);
             }
-            Floats *c = (Floats *)&p->c[at];
-            *c = columns_with_accumulator(sum, top, *c);
         }
+}
+
+// Whether every addend is zero or has an exponent from LEAST to MOST.
+INLINE bool usual_addends(const float *c, int count) {
+    uint32_t largest = 0, smallest = ~0u;
+    for (int i = 0; i < count; i++) {
+        const uint32_t size = as_bits(c[i]) & 0x7fffffff;
+        largest = size > largest ? size : largest;
+        smallest = size - 1 < smallest ? size - 1 : smallest;
+    }
+    return largest < (uint32_t)(127 + MOST + 1) << 23 && smallest >= ((127 + LEAST) << 23) - 1;
 }
 
 INLINE void fused(Product *p, int n) {
@@ -298,15 +322,15 @@ INLINE void fused(Product *p, int n) {
     const int least_a = least_exponent(p->left, p->fnuz), least_b = least_exponent(p->right, p->fnuz);
     find_exponents(&f.a, p->a, p->m * p->k, least_a);
     find_exponents(&f.b, p->b, n * p->k, least_b);
-    bool small = true;
-    for (int i = 0; i < p->m * n; i++) small &= fabsf(p->c[i]) < 0x1p120f;
-    const bool fast = f.a.finite && f.b.finite && small && f.a.most + f.b.most < 100  // nothing can overflow
-                      && element_bits(p->left) != 8;
-    if (fast && n % COLUMNS == 0 && f.a.least + f.b.least >= LEAST_PRODUCT) {
-        if (f.group == 8) fused_columns(&f, n, 8);
-        else fused_columns(&f, n, f.group);
+    const bool finite = f.a.finite && f.b.finite, wide = element_bits(p->left) != 8;
+    const bool usual = finite && wide && f.a.least + f.b.least >= LEAST && f.a.most + f.b.most <= MOST;
+    if (usual && n % COLUMNS == 0 && usual_addends(p->c, p->m * n)) {
+        if (f.group == 8) fused_columns(&f, n, 8, n == COLUMNS ? 4 : 2);
+        else fused_columns(&f, n, f.group, 1);
         return;
     }
+    bool fast = finite && wide && f.a.most + f.b.most < 100;  // nothing can overflow
+    for (int i = 0; i < p->m * n; i++) fast &= fabsf(p->c[i]) < 0x1p120f;
     find_significands(&f.a, p->a, p->m * p->k, fa, least_a);
     find_significands(&f.b, p->b, n * p->k, fb, least_b);
     for (int i = 0; i < p->m; i++)

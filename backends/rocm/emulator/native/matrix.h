@@ -29,23 +29,20 @@ float element_to_float(enum Element type, uint32_t bits, bool fnuz);
 // The same of `count` lanes: the element that starts at bit `shift` of each word. `count` is a constant of the caller.
 static inline __attribute__((always_inline)) void elements_to_floats(enum Element type, bool fnuz, const uint32_t *words,
                                                                      int shift, int count, float *to) {
-    uint32_t bits[LANES];
-    for (int i = 0; i < count; i++) bits[i] = words[i] >> shift;
     switch (type) {
     case E_F16:
-        for (int i = 0; i < count; i++) bits[i] = half_to_float_bits(bits[i] & 0xffff);
+        for (int i = 0; i < count; i++) to[i] = half_to_float(words[i] >> shift & 0xffff);
         break;
     case E_BF16:
-        for (int i = 0; i < count; i++) bits[i] <<= 16;
+        for (int i = 0; i < count; i++) to[i] = as_float(words[i] >> shift << 16);
         break;
     case E_XF32:
-        for (int i = 0; i < count; i++) bits[i] &= ~0x1fffu;
+        for (int i = 0; i < count; i++) to[i] = as_float(words[i] & ~0x1fffu);
         break;
-    case E_F32: break;
+    case E_F32: memcpy(to, words, (size_t)count * sizeof *to); break;
     default:
-        for (int i = 0; i < count; i++) bits[i] = as_bits(element_to_float(type, bits[i], fnuz));
+        for (int i = 0; i < count; i++) to[i] = element_to_float(type, words[i] >> shift, fnuz);
     }
-    memcpy(to, bits, (size_t)count * sizeof *to);
 }
 // Lanes whose `count` registers from `reg` are wholly defined.
 mask64 defined_lanes(const Wave *w, int reg, int count);

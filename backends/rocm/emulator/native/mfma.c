@@ -74,7 +74,9 @@ static inline __attribute__((always_inline)) void mfma_of(LaneOp *x, const Shape
         c_def[r] = lo & hi;
     }
     static _Thread_local Product p;
-    static _Thread_local uint32_t out[32][LANES];
+    static _Thread_local uint32_t out[32 * LANES];
+    // One block has read all of its operands when it writes. Matrix instructions ignore EXEC: every lane takes part.
+    uint32_t *to = s->blocks == 1 ? VREG(w, x->in->dst[0].index) : out;
     mask64 out_def[32];
     p.m = s->m, p.n = s->n, p.k = s->k;
     p.sum = sum_of(s, (int)w->launch->arch);
@@ -118,13 +120,15 @@ static inline __attribute__((always_inline)) void mfma_of(LaneOp *x, const Shape
                         memcpy(&p.c[row * m], &c_words[reg][lane], (size_t)m * 4);
                         continue;
                     }
-                    memcpy(&out[reg][lane], &p.c[row * m], (size_t)m * 4);
+                    memcpy(&to[(size_t)reg * LANES + (size_t)lane], &p.c[row * m], (size_t)m * 4);
                     out_def[reg] &= ~((mask64)(bad_rows >> row & 1 ? run : bad_columns) << lane);
                 }
         }
     }
-    // Matrix instructions ignore EXEC: every lane takes part and is written.
-    for (int r = 0; r < out_regs; r++) write_words(w, x->in->dst[0].index + r, out[r], ~0ull, out_def[r], out_def[r]);
+    const int written = x->in->dst[0].index;
+    if (to == out) memcpy(VREG(w, written), out, (size_t)out_regs * LANES * sizeof *out);
+    memcpy(&w->lo[written], out_def, (size_t)out_regs * sizeof *out_def);
+    memcpy(&w->hi[written], out_def, (size_t)out_regs * sizeof *out_def);
 }
 
 static void mfma(LaneOp *x, const Shape *s) {

@@ -1,8 +1,10 @@
 // gfx950's MFMA of 8, 6 and 4-bit floats, plain and with a scale per row and 32 values of K.
 //
 // Formats and scales from the CDNA4 ISA guide (OCP microscaling): cbsz names A's format, blgp B's; a scale byte s means
-// 2^(s - 127). A lane holds 32 consecutive K of one row. How the sums are rounded inside is not published: each is taken
-// to be a chain of fused multiply-adds in order of k.
+// 2^(s - 127). A lane holds 32 K of one row: of 4-bit floats consecutive ones, of 8 and 6-bit ones two runs of 16 that
+// lie half of all K apart. A scale is that of 32 consecutive K whatever the format, and lies in the lanes that would hold
+// them in 4 bits: so Triton lays out operands and scales. How the sums are rounded inside is not published: each is
+// taken to be a chain of fused multiply-adds in order of k.
 #include "matrix.h"
 
 #include <math.h>
@@ -34,6 +36,11 @@ static uint32_t field(const Wave *w, int reg, int lane, int e, int width) {
     return (uint32_t)(words >> within) & ((1u << width) - 1);
 }
 
+// Which K the element e of a lane's is; `group` counts the runs of m lanes.
+static int k_of(int format, int group, int e, int k) {
+    return widths[format] == 4 ? 32 * group + e : 16 * group + e % 16 + e / 16 * (k / 2);
+}
+
 static float scale_of(const uint32_t *words, int lane, const Operand *matrix) {
     const int byte = (matrix->mods & UPPER ? 1 : 0) | (matrix->mods & UPPER_HI ? 2 : 0);
     const uint32_t s = words[lane] >> (8 * byte) & 0xff;
@@ -63,11 +70,13 @@ static void multiply_scaled(LaneOp *x, int m, int k, bool scaled) {
     p.k = k;
     p.sum = SUM_FMA;
     for (int lane = 0; lane < 64; lane++) {
-        const int at = lane % m, first = lane / m * per_lane;
-        const float left = scaled ? scale_of(sa, lane, oa) : 1.0f, right = scaled ? scale_of(sb, lane, ob) : 1.0f;
+        const int at = lane % m;
         for (int e = 0; e < per_lane; e++) {
-            p.a[(first + e) * m + at] = value_of(fa, field(w, oa->index, lane, e, widths[fa])) * left;
-            p.b[(first + e) * m + at] = value_of(fb, field(w, ob->index, lane, e, widths[fb])) * right;
+            const int ka = k_of(fa, lane / m, e, k), kb = k_of(fb, lane / m, e, k);
+            const float left = scaled ? scale_of(sa, ka / 32 * m + at, oa) : 1.0f;
+            const float right = scaled ? scale_of(sb, kb / 32 * m + at, ob) : 1.0f;
+            p.a[ka * m + at] = value_of(fa, field(w, oa->index, lane, e, widths[fa])) * left;
+            p.b[kb * m + at] = value_of(fb, field(w, ob->index, lane, e, widths[fb])) * right;
         }
     }
     for (int pass = 0; pass < 2; pass++) {
