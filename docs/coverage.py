@@ -2,8 +2,8 @@
 
 `python docs/coverage.py` compiles every kernel that `portable check --target rocm` compiles (hours: 45,808 on
 2026-11-27) and decodes it; with `--every 97` of each implementation on each GPU the first kernel and every
-97th after it (half an hour, or minutes from the cache), with `--every 97/2` these and as many between them (1,363 of 46,593 later).
-The tests compare the page with what they cover.
+97th after it (half an hour, or minutes from the cache), with `--every 97/2` these and as many
+between them (1,363 of 46,593 later). The tests compare the page with what they cover.
 """
 
 from __future__ import annotations
