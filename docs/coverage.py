@@ -2,7 +2,8 @@
 
 `python docs/coverage.py` compiles every kernel that `portable check --target rocm` compiles (hours: 45,808 on
 2026-11-27) and decodes it; with `--every 97` of each implementation on each GPU the first kernel and every
-97th after it (half an hour, or minutes from the cache). The tests compare the page with what they cover.
+97th after it (half an hour, or minutes from the cache), with `--every 97/2` these and as many
+between them (1,363 of 46,593 later). The tests compare the page with what they cover.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from fractions import Fraction
 from pathlib import Path
 
 from portable.backends.rocm.emulator.code_object import CodeObject
@@ -35,16 +37,16 @@ def names_of(job: check.Job) -> tuple[str, set[str]]:
     return job.device.arch, {inst.name for inst in program.instructions() if inst is not None} - PADDING
 
 
-def sampled(every: int) -> tuple[list[check.Job], int]:
+def sampled(every: Fraction) -> tuple[list[check.Job], int]:
     """Of each implementation on each GPU the first kernel and every so-many-th after it; and how many
-    there are."""
+    there are. For 97/2 kernels 0, 49, 97, 146 and so on: those for 97 are among them."""
     seen: Counter[tuple[str, str, str]] = Counter()
     chosen: list[check.Job] = []
     for job in check.jobs(sorted(registry.op_folders()), check.targets(["rocm"])):
         if not isinstance(job, check.Job):
             continue
         group = (job.op, job.implementation, job.device.arch)
-        if seen[group] % every == 0:
+        if seen[group] * every.denominator % every.numerator < every.denominator:
             chosen.append(job)
         seen[group] += 1
     return chosen, seen.total()
@@ -77,7 +79,9 @@ def tests() -> dict[str, dict[str, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="every N-th kernel (default: all)")
+    parser.add_argument(
+        "--every", type=Fraction, default=Fraction(1), metavar="N", help="every N-th kernel (default: all)"
+    )
     every = parser.parse_args().every
     work, total = sampled(every)
     kernels, found = census(work)
@@ -88,7 +92,7 @@ def main() -> int:
     command, of = "python docs/coverage.py", ""
     if every > 1:
         command += f" --every {every}"
-        of = f" of {total:,}, of each implementation on each GPU the first and every {every}th after it"
+        of = f" of {total:,}, of each implementation on each GPU the first and one of every {every} after it"
     lines = [
         "# Instructions of the AMD kernels, and their tests",
         "",
