@@ -74,7 +74,8 @@ FAMILIES = {
     "softmax": "row_ops", "layer_norm": "row_ops", "swiglu": "row_ops", "rms_norm": "row_ops",
     "fused_add_rms_norm": "norms", "log_softmax": "losses", "activation": "activations",
     "swigluoai": "activations", "gated_activation": "activations", "quantize_mx": "quantize_mx",
-    "quantize_mxfp4": "quantize_mx", "dequantize": "dequantize",
+    "quantize_mxfp4": "quantize_mx", "dequantize": "dequantize", "int8_int4_mm": "int4_mm",
+    "sparse_scaled_mm": "sparse_mm",
 }  # fmt: skip
 """The page of notes of ops whose names begin so, where it is not the op's own."""
 HEADINGS = {
