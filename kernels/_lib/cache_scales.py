@@ -1,4 +1,5 @@
-"""k_scale and v_scale of a KV cache in 8 bits, as the ops over it take them: one float32 per key head."""
+"""Scales per key head: k_scale and v_scale of a KV cache in 8 bits, as the ops over it take them, and the
+scales of attention in 8 bits."""
 
 from __future__ import annotations
 
@@ -27,13 +28,15 @@ def of_heads(op: str, k_cache: Any, v_cache: Any, k_scale: Any, v_scale: Any) ->
                 raise ParameterError(op, name, scale, "None, as the caches have no type of 8 bits")
         return ()
     heads = tuple(check_tensor(op, "k_cache", k_cache).shape[-2:-1])
-    return tuple(_of_heads(op, name, scale, heads) for name, scale in given.items())
+    for name, scale in given.items():
+        if scale is None:
+            raise ParameterError(op, name, scale, f"{_EXPECTED}: the caches have 8 bits")
+    return tuple(one_or_of_heads(op, name, scale, heads, _EXPECTED) for name, scale in given.items())
 
 
-def _of_heads(op: str, name: str, scale: Any, heads: tuple[int, ...]) -> Tensor:
-    if scale is None:
-        raise ParameterError(op, name, scale, f"{_EXPECTED}: the caches have 8 bits")
-    shape = tuple(check_tensor(op, name, scale, _EXPECTED).shape)
+def one_or_of_heads(op: str, name: str, scale: Any, heads: tuple[int, ...], expected: str) -> Tensor:
+    """A scale of the shape `heads`, one for all with strides of 0. Raises ShapeError or NotATensorError."""
+    shape = tuple(check_tensor(op, name, scale, expected).shape)
     if scale.numel() == 1:
         return scale.reshape(()).expand(heads)
     if shape != heads:

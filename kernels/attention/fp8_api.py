@@ -10,7 +10,8 @@ from torch import Tensor
 
 from portable.dispatch import dispatcher
 from portable.dispatch.arguments import check_flag, check_tensor, documented
-from portable.errors import ParameterError, ShapeError
+from portable.errors import ParameterError
+from portable.kernels._lib.cache_scales import one_or_of_heads
 from portable.kernels.attention.api import Window, normalize_window
 
 _NAME = "attention_fp8"
@@ -65,17 +66,7 @@ def attention_fp8(
         raise ParameterError(_NAME, "output_dtype", output_dtype, "torch.bfloat16 or torch.float16")
     heads = tuple(check_tensor(_NAME, "k", k).shape[:-2])
     given = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
-    scales = (_of_heads(name, each, heads) for name, each in given.items())
+    scales = (one_or_of_heads(_NAME, name, each, heads, _EXPECTED) for name, each in given.items())
     params = {"causal": causal, "scale": scale, "window_left": left, "window_right": right}
     o, lse = _op(q, k, v, *scales, output_dtype=output_dtype, softcap=softcap, **params)
     return (o, lse) if return_lse else o
-
-
-def _of_heads(name: str, scale: Any, heads: tuple[int, ...]) -> Tensor:
-    """The scale as (..., G), one for all with strides of 0."""
-    shape = tuple(check_tensor(_NAME, name, scale, _EXPECTED).shape)
-    if scale.numel() == 1:
-        return scale.reshape(()).expand(heads)
-    if shape != heads:
-        raise ShapeError(_NAME, name, shape, f"one element, or {heads}")
-    return scale

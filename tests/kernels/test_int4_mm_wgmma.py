@@ -12,8 +12,7 @@ from portable.layout import TensorInfo
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
-from tests.kernels._lib.test_pdl import instructions
-from tests.kernels.plan_parts import arguments_of, launch_of, native_kernel, scalar
+from tests.kernels.plan_parts import arguments_of, instructions, launch_of, native_kernel, scalar
 
 HOPPER = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
 EXTRAS = {"zero_point": "uint8", "offset": "bfloat16", "bias": "bfloat16"}

@@ -14,11 +14,16 @@ from portable.kernels.int4_mm import int8_baseline, int8_triton_impl
 from portable.kernels.int4_mm.reference import numbers
 from portable.kernels.int4_mm.sm90 import int8_plan
 from portable.layout import TensorInfo
-from portable.plan import Call, Device, NativeKernel
-from portable.runtime import build, detect
-from portable.spec import registry
-from tests.kernels._lib.test_pdl import instructions
-from tests.kernels.plan_parts import accepted, arguments_of, constants, defines, launch_of, reason, scalar
+from portable.plan import Call, Device
+from tests.kernels.plan_parts import (
+    arguments_of,
+    compiled,
+    constants,
+    defines,
+    launch_of,
+    reason,
+    scalar,
+)
 
 H200 = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
 MI300X = Device("rocm", "gfx942", "MI300X", 0, 304, 64, 64 * 1024)
@@ -208,15 +213,8 @@ def test_triton_s_steps_are_no_longer_than_a_group(half, block, whole, even, dev
 @pytest.mark.parametrize("m, cluster", [(64, 1), (128, 1), (128, 2)])
 @pytest.mark.parametrize("half", [64, 16, 48])
 def test_a_consumer_s_sums_and_numbers_fit_its_registers(half, m, cluster, zero, tmp_path):
-    backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
     call = call_of(512, 512, 4, half, zero, True, TILE_M=m, CLUSTER=cluster)
-    launch = accepted(int8_plan.wgmma(call)).launches[0]
-    assert isinstance(launch.kernel, NativeKernel)
-    types = {name: each.dtype for name, each in call.tensors.items() if each}
-    code = build.code_object(launch, types, backend, H200)
-    found = backend.resources(code)
-    assert found.spills == found.stack == 0
-    names = instructions(code.binary, tmp_path / "code.cubin")
+    names = compiled(launch_of(int8_plan.wgmma(call)), call, tmp_path / "code.cubin")
     # Of 256 k 8 products, and of the codes of 128 k, which are made thrice in the code, 16 loads.
     assert sum(each.startswith("IGMMA") for each in names) == 8
     assert sum(each.startswith("LDS.U16") for each in names) == 48

@@ -16,8 +16,7 @@ from portable.layout import TensorInfo
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
-from tests.kernels._lib.test_pdl import instructions
-from tests.kernels.plan_parts import constants, launch_of
+from tests.kernels.plan_parts import constants, instructions, launch_of
 
 OPS = ("int_mm", "int8_scaled_mm")
 

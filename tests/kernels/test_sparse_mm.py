@@ -15,11 +15,16 @@ from portable.kernels.sparse_mm.gfx import plan as gfx
 from portable.kernels.sparse_mm.sm80 import plan as sm80
 from portable.kernels.sparse_mm.sm90 import wgmma_plan as sm90
 from portable.layout import TensorInfo
-from portable.plan import Call, Device, NativeKernel
-from portable.runtime import build, detect
-from portable.spec import registry
-from tests.kernels._lib.test_pdl import instructions
-from tests.kernels.plan_parts import accepted, arguments_of, constants, defines, launch_of, reason, scalar
+from portable.plan import Call, Device
+from tests.kernels.plan_parts import (
+    arguments_of,
+    compiled,
+    constants,
+    defines,
+    launch_of,
+    reason,
+    scalar,
+)
 
 H200 = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
 A100 = Device("cuda", "sm_80", "A100", 0, 108, 32, 163 * 1024)
@@ -318,15 +323,8 @@ def test_triton_s_tiles_fit_registers_and_shared_memory(device, j, tile):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("m, cluster", [(64, 1), (128, 2), (192, 1), (256, 1), (256, 2)])
 def test_a_consumer_s_sums_and_metadata_fit_its_registers(m, cluster, bias, tmp_path):
-    backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
     call = call_of(512, 512, 64, bias, TILE_M=m, CLUSTER=cluster)
-    launch = accepted(sm90.wgmma(call)).launches[0]
-    assert isinstance(launch.kernel, NativeKernel)
-    types = {name: each.dtype for name, each in call.tensors.items() if each}
-    code = build.code_object(launch, types, backend, H200)
-    found = backend.resources(code)
-    assert found.spills == found.stack == 0
-    names = instructions(code.binary, tmp_path / "code.cubin")
+    names = compiled(launch_of(sm90.wgmma(call)), call, tmp_path / "code.cubin")
     # 8 sparse products of 32 k for each 256 k, and of a thread's two rows 16 bytes of metadata, twice.
     assert sum(each.startswith("HGMMA.SP") for each in names) == 8
     assert sum(each.startswith("LDG.E.128") for each in names) == 4

@@ -13,11 +13,16 @@ from portable import errors, pack_sparse_24, prune_24, sparse_scaled_mm
 from portable.kernels.sparse_mm import baseline, triton_impl
 from portable.kernels.sparse_mm.sm90 import wgmma_plan as sm90
 from portable.layout import TensorInfo
-from portable.plan import Call, Device, NativeKernel
-from portable.runtime import build, detect
-from portable.spec import registry
-from tests.kernels._lib.test_pdl import instructions
-from tests.kernels.plan_parts import accepted, arguments_of, constants, defines, launch_of, reason, scalar
+from portable.plan import Call, Device
+from tests.kernels.plan_parts import (
+    arguments_of,
+    compiled,
+    constants,
+    defines,
+    launch_of,
+    reason,
+    scalar,
+)
 
 H200 = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
 A100 = Device("cuda", "sm_80", "A100", 0, 108, 32, 163 * 1024)
@@ -168,15 +173,8 @@ def test_triton_multiplies_codes_where_the_gpu_does(device, decoded):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("m, cluster", [(64, 1), (128, 2), (192, 1), (192, 2)])
 def test_a_consumer_s_sums_and_metadata_fit_its_registers(m, cluster, bias, tmp_path):
-    backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
     call = call_of(512, 512, 64, bias, TILE_M=m, CLUSTER=cluster)
-    launch = accepted(sm90.scaled(call)).launches[0]
-    assert isinstance(launch.kernel, NativeKernel)
-    types = {name: each.dtype for name, each in call.tensors.items() if each}
-    code = build.code_object(launch, types, backend, H200)
-    found = backend.resources(code)
-    assert found.spills == found.stack == 0
-    names = instructions(code.binary, tmp_path / "code.cubin")
+    names = compiled(launch_of(sm90.scaled(call)), call, tmp_path / "code.cubin")
     # 4 sparse products of 64 k for each 256 k, and a thread's 16 bytes of metadata, twice.
     assert sum(each.startswith("QGMMA.SP") for each in names) == 4
     assert sum(each.startswith("LDG.E.128") for each in names) == 2

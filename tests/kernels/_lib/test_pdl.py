@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from portable.plan import Launch, NativeKernel, Plan, Rejected, TritonKernel
 from portable.runtime import build
 from portable.spec import registry
 from tests.kernels.matmul.test_plans import H200, half, make_call
+from tests.kernels.plan_parts import instructions
 
 # PTX's griddepcontrol.wait and launch_dependents, and what touches global memory, in Hopper's machine code.
 WAIT, RELEASE = "ACQBULK", "PREEXIT"
@@ -67,15 +66,6 @@ def disassembled(launch: Launch, cubin: Path) -> list[str]:
     code = build.code_object(launch, dict.fromkeys(names, dtype), backend, H200)
     assert code.pdl == launch.kernel.pdl
     return instructions(code.binary, cubin)
-
-
-def instructions(binary: bytes, cubin: Path) -> list[str]:
-    import triton
-
-    tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
-    cubin.write_bytes(binary)
-    done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True, check=True)
-    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
 
 
 @pytest.mark.slow
