@@ -149,7 +149,7 @@ def jobs(
         ways = ((True, ()), (False, ()), (True, matrices(spec)), (True, matrices(spec)[-1:]))
         for backend, device in chosen:
             for implementation in spec.implementations:
-                if implementation.kind == "run" or not _could_run(implementation, backend, device):
+                if implementation.kind == "run" or not could_run(implementation, backend, device):
                     continue
                 seen: set[Any] = set()
                 for case in cases:
@@ -169,7 +169,7 @@ def matrices(spec: Spec) -> list[str]:
     ]
 
 
-def _could_run(implementation: Implementation, backend: Backend, device: Device) -> bool:
+def could_run(implementation: Implementation, backend: Backend, device: Device) -> bool:
     patterns = implementation.requires.arch
     return any(language in backend.languages for language in implementation.languages) and (
         patterns is None or any(backend.arch_matches(pattern, device.arch) for pattern in patterns)

@@ -199,7 +199,7 @@ def test_every_product_of_torch_s_promises_nothing():
     [
         ("matmul", {"skinny", "splitk", "mfma_splitk", "bf16x6", "triton"}),
         ("linear", {"skinny", "skinny_constant_weight", "mfma_splitk", "triton"}),
-        ("int4_mm", {"splitk", "mma", "skinny"}),
+        ("int4_mm", {"splitk", "mma", "skinny", "widened", "triton_widened"}),
         ("scaled_mm", {"triton"}),
         ("scaled_mm_block", {"triton"}),
     ],

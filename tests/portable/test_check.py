@@ -134,7 +134,7 @@ def test_every_implementation_takes_a_bench_call_on_some_gpu():
                 continue
             planned = 0
             for backend, device in pairs:
-                if not check._could_run(implementation, backend, device):
+                if not check.could_run(implementation, backend, device):
                     continue
                 ways = (True, ()), (False, ()), (True, check.matrices(spec)[-1:])  # fp8 wants b column-major
                 for row, case, (aligned, column_major) in itertools.product(spec.types, spec.bench, ways):

@@ -367,6 +367,14 @@ source(
     ),
 )
 source(
+    *("quantize_nvfp4", "cpp", "gfx942", "the scale of the other lane's group"),
+    Edit("quantize_fp8/groups.cu", "store(c, mine ? of_other : inverse)", "store(c, inverse)"),
+)
+source(
+    *("quantize_nvfp4", "cpp", "gfx942", "a group's largest of one of its two lanes"),
+    Edit("quantize_fp8/groups.cu", "Greatest::apply(mine ? odd : even, other)", "mine ? odd : even"),
+)
+source(
     *("quantize_nvfp4", "cpp", "gfx942", "NaN taken for the least scale"),
     Edit(NV_SCALE, "scale < LEAST ? LEAST : scale", "scale > LEAST ? scale : LEAST"),
 )

@@ -159,7 +159,7 @@ source(
 )  # fmt: skip
 source(
     *("silu_and_mul_quant_1x128", "cpp", "gfx942", "a lane's two groups under the scale of the first"),
-    Edit(GROUPS, "greatest(0, held[c])", "greatest(0, held[0])"),
+    Edit(GROUPS, "LANES>(float_of(greatest(0, held[c])))", "LANES>(float_of(greatest(0, held[0])))"),
 )
 source(
     *("silu_and_mul_quant", "triton", "gfx942", "the product not rounded"),

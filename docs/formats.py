@@ -1,0 +1,167 @@
+"""Write docs/formats.md: for each format of low precision and each GPU, what its products are multiplied in.
+
+`python docs/formats.py` plans a large call of each op for each GPU, compiles the kernels of the implementation
+that dispatch takes, and reads the matrix instructions in their machine code. Ten minutes on a core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+
+from portable.backend import Backend
+from portable.commands import check
+from portable.dispatch import select
+from portable.plan import Device, Plan
+from portable.runtime import build
+from portable.spec import registry
+from portable.spec.model import Implementation
+
+PAGE = Path(__file__).resolve().parent / "formats.md"
+GPUS = ("sm_80", "sm_90a", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
+
+
+class Format(NamedTuple):
+    """A row of the page. `types` chooses a row of the op's, `bench` one of its bench cases, `own` are the types
+    of a matrix instruction that takes the format as it is."""
+
+    title: str
+    op: str
+    own: tuple[str, ...]
+    types: Mapping[str, str] = {}
+    bench: int = 0
+
+
+FP8, MX = ("fp8",), ("fp8", "f8f6f4")
+FORMATS = (
+    Format("fp8 e4m3, scales of rows or of the whole", "scaled_mm", MX),
+    Format("fp8 e5m2 by e4m3, the same scales", "scaled_mm", MX, {"TA": "float8_e5m2"}),
+    Format("fp8 e4m3, scales of 1x128 and 128x128", "scaled_mm_block", MX),
+    Format("MXFP8", "scaled_mm_mx", MX),
+    Format("MXFP4", "scaled_mm_mxfp4", ("f8f6f4",)),
+    Format("NVFP4", "scaled_mm_nvfp4", ("f8f6f4",)),
+    Format("int8", "int_mm", ("int8",)),
+    Format("int8, scales of rows, zero points", "int8_scaled_mm", ("int8",)),
+    Format("int4 weights, bfloat16 rows", "int4_mm", ("bfloat16",), bench=-1),
+    Format("int4 weights, int8 rows (W4A8)", "int8_int4_mm", ("int8",), bench=2),
+    Format("2:4 weights in bfloat16", "sparse_mm", ("bfloat16, 2:4",)),
+    Format("2:4 weights in fp8", "sparse_scaled_mm", ("fp8, 2:4",)),
+    Format("attention, q, k and v in fp8", "attention_fp8", FP8),
+    Format("attention, KV cache in fp8", "attention_paged_fp8", FP8),
+)
+"""Large calls: few rows may be another implementation's."""
+
+HEAD = """# Formats of low precision: native or dequantised
+
+Written by `python docs/formats.py` on {date}: for a large call of each op, the implementation that dispatch takes
+for that GPU, and the type of the matrix instructions in its machine code. **Bold**: the matrix cores take the format
+as it is (native). Otherwise operands become that type first (dequantised), in registers or, `widened`, in memory;
+an exact step but where the op's spec says otherwise. "vector units": no matrix instruction.
+
+This says what the kernels are made of, compiled here, not that they ran. What ran: the H200's column in
+[README](../README.md#what-runs-where) and [speed](speed.md), AMD's on emulated GPUs in [emulated.md](emulated.md).
+gfx942's fp8 instructions read e4m3fnuz: OCP's e4m3 is taken there too (code 0x80 mended, the factor of 2 in the scale, NaN
+refused or kept as its op says).
+
+| format | op | {gpus} |
+|---|---|{rule}|
+"""
+
+
+def operands(mnemonic: str) -> str | None:
+    """What a matrix instruction multiplies; None of any other instruction."""
+    name = mnemonic.lower()
+    nvidia = re.match(r"([qhid])(?:gmma|mma)\b", name)
+    amd = re.match(r"v_(mfma|smfmac|wmma|swmmac)_(.*)", name)
+    if nvidia:
+        kind = {"q": "fp8", "i": "int8", "d": "float64"}.get(
+            nvidia[1], "bfloat16" if ".bf16" in name else "float16"
+        )
+        kind = "tf32" if ".tf32" in name else kind
+        return kind + (", 2:4" if ".sp" in name else "")
+    if not amd:
+        return None
+    types = {"f8f6f4": "f8f6f4", "fp8": "fp8", "bf8": "fp8", "i8": "int8", "iu8": "int8", "bf16": "bfloat16",
+             "bf16_1k": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "xf32": "tf32"}  # fmt: skip
+    found = next(
+        kind for part, kind in types.items() if re.search(rf"(?:_|\d){part}(?:_|$)", amd[2].split("x")[-1])
+    )
+    return found + (", 2:4" if amd[1] in ("smfmac", "swmmac") else "")
+
+
+def mnemonics(binary: bytes, backend: Backend) -> list[str]:
+    """The names of a kernel's machine instructions."""
+    if backend.name == "rocm":
+        from portable.backends.rocm.emulator.code_object import CodeObject
+        from portable.backends.rocm.emulator.native_build import library
+        from portable.backends.rocm.emulator.translate import translate
+
+        program = translate(CodeObject(binary), library())
+        return [inst.name for inst in program.instructions() if inst is not None]
+    import triton
+
+    tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        done = subprocess.run([str(tool), "-c", file.name], capture_output=True, text=True, check=True)
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
+
+
+def taken(
+    row: Format, backend: Backend, device: Device
+) -> tuple[Implementation, Plan, Mapping[str, str]] | None:
+    """The first implementation that takes the call on this GPU, its plan, and the dtypes of its tensors."""
+    spec = registry.spec(row.op)
+    types = next(each for each in spec.types if row.types.items() <= each.items())
+    # The second operand of a product lies along k, which all of these instructions ask for.
+    signature = check.call_signature(spec, spec.bench[row.bench], types, True, check.matrices(spec)[-1:])
+    for implementation in spec.implementations:
+        if implementation.kind == "run" or not check.could_run(implementation, backend, device):
+            continue
+        plan = select.evaluate(implementation, signature, backend, device, static=False).plan
+        if plan is not None:
+            dtypes = {name: info.dtype for name, info in signature.tensors.items() if info is not None}
+            return implementation, plan, dtypes | {each.name: each.dtype for each in plan.workspaces}
+    return None
+
+
+def cell(row: Format, arch: str) -> str:
+    """The implementation, and what it multiplies in."""
+    ((backend, device),) = check.targets([arch])
+    found = taken(row, backend, device)
+    if found is None:
+        return "torch"
+    implementation, plan, dtypes = found
+    kinds: set[str] = set()
+    for launch in plan.launches:
+        code = build.code_object(launch, dict(dtypes), backend, device)
+        kinds |= {kind for name in mnemonics(code.binary, backend) if (kind := operands(name))}
+    inside = ", ".join(f"**{kind}**" if kind in row.own else kind for kind in sorted(kinds)) or "vector units"
+    return f"`{implementation.name}`: {inside}"
+
+
+def main() -> int:
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
+    with ThreadPoolExecutor(2) as pool:
+        cells = list(pool.map(lambda at: cell(*at), [(row, arch) for row in FORMATS for arch in GPUS]))
+    text = HEAD.format(
+        date=date.today().isoformat(), gpus=" | ".join(GPUS), rule="---|" * (len(GPUS) - 1) + "---"
+    )
+    for number, row in enumerate(FORMATS):
+        line = cells[number * len(GPUS) : (number + 1) * len(GPUS)]
+        text += f"| {row.title} | `{row.op}` | {' | '.join(line)} |\n"
+    PAGE.write_text(text, encoding="utf-8", newline="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
