@@ -1,7 +1,7 @@
 """Write docs/formats.md: for each format of low precision and each GPU, what its products are multiplied in.
 
-`python docs/formats.py` plans a large call of each op for each GPU, compiles the kernels of the implementation
-that dispatch takes, and reads the matrix instructions in their machine code. Ten minutes on a core.
+`python docs/formats.py` plans a large call of each op for each GPU, compiles the kernels of the
+implementation that dispatch takes, and reads the matrix instructions in their code. Minutes on a core.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ GPUS = ("sm_80", "sm_90a", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 
 
 class Format(NamedTuple):
-    """A row of the page. `types` chooses a row of the op's, `bench` one of its bench cases, `own` are the types
-    of a matrix instruction that takes the format as it is."""
+    """A row of the page. `types` chooses a row of the op's, `bench` one of its bench cases, `own` are the
+    types of a matrix instruction that takes the format as it is."""
 
     title: str
     op: str
@@ -44,14 +44,17 @@ FP8, MX = ("fp8",), ("fp8", "f8f6f4")
 FORMATS = (
     Format("fp8 e4m3, scales of rows or of the whole", "scaled_mm", MX),
     Format("fp8 e5m2 by e4m3, the same scales", "scaled_mm", MX, {"TA": "float8_e5m2"}),
+    Format(
+        "fp8 e4m3fnuz, the same scales", "scaled_mm", MX, {"TA": "float8_e4m3fnuz", "TB": "float8_e4m3fnuz"}
+    ),
     Format("fp8 e4m3, scales of 1x128 and 128x128", "scaled_mm_block", MX),
     Format("MXFP8", "scaled_mm_mx", MX),
     Format("MXFP4", "scaled_mm_mxfp4", ("f8f6f4",)),
     Format("NVFP4", "scaled_mm_nvfp4", ("f8f6f4",)),
     Format("int8", "int_mm", ("int8",)),
     Format("int8, scales of rows, zero points", "int8_scaled_mm", ("int8",)),
-    Format("int4 weights, bfloat16 rows", "int4_mm", ("bfloat16",), bench=-1),
-    Format("int4 weights, int8 rows (W4A8)", "int8_int4_mm", ("int8",), bench=2),
+    Format("int4 weights, bfloat16 rows", "int4_mm", (), bench=-1),
+    Format("int4 weights, int8 rows (W4A8)", "int8_int4_mm", (), bench=2),
     Format("2:4 weights in bfloat16", "sparse_mm", ("bfloat16, 2:4",)),
     Format("2:4 weights in fp8", "sparse_scaled_mm", ("fp8, 2:4",)),
     Format("attention, q, k and v in fp8", "attention_fp8", FP8),
@@ -61,19 +64,27 @@ FORMATS = (
 
 HEAD = """# Formats of low precision: native or dequantised
 
-Written by `python docs/formats.py` on {date}: for a large call of each op, the implementation that dispatch takes
-for that GPU, and the type of the matrix instructions in its machine code. **Bold**: the matrix cores take the format
-as it is (native). Otherwise operands become that type first (dequantised), in registers or, `widened`, in memory;
-an exact step but where the op's spec says otherwise. "vector units": no matrix instruction.
+Written by `python docs/formats.py` on {date}: for a large call of each op, the implementation that dispatch
+takes for that GPU, and the type of the matrix instructions in its machine code. **Bold**: the matrix cores
+take the format as it is (native). Otherwise operands become that type first (dequantised), in registers or,
+with `widened`, in memory: an exact step but where the op's spec says otherwise. "vector units": no matrix
+instruction. Few rows may be another implementation's; `explain` says it of a call.
 
-This says what the kernels are made of, compiled here, not that they ran. What ran: the H200's column in
-[README](../README.md#what-runs-where) and [speed](speed.md), AMD's on emulated GPUs in [emulated.md](emulated.md).
-gfx942's fp8 instructions read e4m3fnuz: OCP's e4m3 is taken there too (code 0x80 mended, the factor of 2 in the scale, NaN
-refused or kept as its op says).
+This says what the kernels are made of, compiled, not that they ran. What ran: on an H200
+[README](../README.md#supported-hardware) and [speed](speed.md), on emulated AMD GPUs
+[emulated.md](emulated.md).
+gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz; a dtype is never read as another.
 
 | format | op | {gpus} |
 |---|---|{rule}|
 """
+
+
+AMD = {
+    "f8f6f4": "f8f6f4", "fp8": "fp8", "bf8": "fp8", "i8": "int8", "iu8": "int8", "bf16": "bfloat16",
+    "f16": "float16", "f32": "float32", "f64": "float64", "xf32": "tf32",
+}  # fmt: skip
+"""Types by the names of AMD's matrix instructions."""
 
 
 def operands(mnemonic: str) -> str | None:
@@ -89,11 +100,8 @@ def operands(mnemonic: str) -> str | None:
         return kind + (", 2:4" if ".sp" in name else "")
     if not amd:
         return None
-    types = {"f8f6f4": "f8f6f4", "fp8": "fp8", "bf8": "fp8", "i8": "int8", "iu8": "int8", "bf16": "bfloat16",
-             "bf16_1k": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "xf32": "tf32"}  # fmt: skip
-    found = next(
-        kind for part, kind in types.items() if re.search(rf"(?:_|\d){part}(?:_|$)", amd[2].split("x")[-1])
-    )
+    last = amd[2].split("x")[-1]  # of 16x16x32_fp8_fp8
+    found = next(kind for part, kind in AMD.items() if re.search(rf"(?:_|\d){part}(?:_|$)", last))
     return found + (", 2:4" if amd[1] in ("smfmac", "swmmac") else "")
 
 
