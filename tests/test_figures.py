@@ -282,6 +282,7 @@ LOW_PRECISION_ON_AMD = {
         *("quantize_int4", "quantize_int4_asymmetric", "int4_mm"),
         *("dequantize_mx", "dequantize_mxfp4", "dequantize_nvfp4"),
     ),
+    "core-8-bits": ("attention_fp8", "int8_int4_mm", "sparse_scaled_mm"),
 }
 """By record, of the emulated gfx942 alone."""
 
