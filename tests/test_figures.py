@@ -297,7 +297,7 @@ def test_ops_of_low_precision_conform_on_an_emulated_gpu(name):
     assert f"(`{name}`) {record.tally(found)}" in " ".join((ROOT / "README.md").read_text().split())
 
 
-@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1100"])  # gfx1201 has no record yet
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"])
 def test_products_in_fp8_conform_on_emulated_gpus(arch):
     found = record.read(ROOT / f"conformance/results/emulated-{arch}/core-fp8.json.gz")
     head = found["header"]
