@@ -17,9 +17,7 @@ from datetime import date
 from fractions import Fraction
 from pathlib import Path
 
-from portable.backends.rocm.emulator.code_object import CodeObject
-from portable.backends.rocm.emulator.native_build import library
-from portable.backends.rocm.emulator.translate import translate
+from portable.backends.rocm.emulator.disassembly import mnemonics
 from portable.commands import check
 from portable.conformance.records import record
 from portable.runtime import build
@@ -33,8 +31,7 @@ PADDING = {"s_code_end"}  # after the end of a kernel; never executed
 def names_of(job: check.Job) -> tuple[str, set[str]]:
     """The architecture of one kernel and the mnemonics in it."""
     code = build.code_object(job.launch, dict(job.dtypes), job.backend, job.device)
-    program = translate(CodeObject(code.binary), library())
-    return job.device.arch, {inst.name for inst in program.instructions() if inst is not None} - PADDING
+    return job.device.arch, set(mnemonics(code.binary)) - PADDING
 
 
 def sampled(every: Fraction) -> tuple[list[check.Job], int]:

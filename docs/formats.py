@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -18,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portable.backend import Backend
+from portable.backends.cuda import disassembly as of_nvidia
+from portable.backends.rocm.emulator import disassembly as of_amd
 from portable.commands import check
 from portable.dispatch import select
 from portable.plan import Device, Plan
@@ -26,6 +26,7 @@ from portable.spec import registry
 from portable.spec.model import Implementation
 
 PAGE = Path(__file__).resolve().parent / "formats.md"
+DISASSEMBLE = {"cuda": of_nvidia.mnemonics, "rocm": of_amd.mnemonics}
 GPUS = ("sm_80", "sm_90a", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 
 
@@ -105,25 +106,6 @@ def operands(mnemonic: str) -> str | None:
     return found + (", 2:4" if amd[1] in ("smfmac", "swmmac") else "")
 
 
-def mnemonics(binary: bytes, backend: Backend) -> list[str]:
-    """The names of a kernel's machine instructions."""
-    if backend.name == "rocm":
-        from portable.backends.rocm.emulator.code_object import CodeObject
-        from portable.backends.rocm.emulator.native_build import library
-        from portable.backends.rocm.emulator.translate import translate
-
-        program = translate(CodeObject(binary), library())
-        return [inst.name for inst in program.instructions() if inst is not None]
-    import triton
-
-    tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary)
-        file.flush()
-        done = subprocess.run([str(tool), "-c", file.name], capture_output=True, text=True, check=True)
-    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
-
-
 def taken(
     row: Format, backend: Backend, device: Device
 ) -> tuple[Implementation, Plan, Mapping[str, str]] | None:
@@ -152,7 +134,7 @@ def cell(row: Format, arch: str) -> str:
     kinds: set[str] = set()
     for launch in plan.launches:
         code = build.code_object(launch, dict(dtypes), backend, device)
-        kinds |= {kind for name in mnemonics(code.binary, backend) if (kind := operands(name))}
+        kinds |= {kind for name in DISASSEMBLE[backend.name](code.binary) if (kind := operands(name))}
     inside = ", ".join(f"**{kind}**" if kind in row.own else kind for kind in sorted(kinds)) or "vector units"
     return f"`{implementation.name}`: {inside}"
 

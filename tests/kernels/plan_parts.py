@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from portable.backends.cuda.disassembly import mnemonics
 from portable.plan import Call, Launch, NativeKernel, Plan, Rejected, Scalar, Struct, TritonKernel
 from portable.runtime import build, detect
 from portable.spec import registry
@@ -57,24 +55,14 @@ def native_kernel(launch: Launch) -> NativeKernel:
     return launch.kernel
 
 
-def instructions(binary: bytes, cubin: Path) -> list[str]:
-    """The names of a binary's machine instructions, in order; `cubin` is where it is written."""
-    import triton
-
-    tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
-    cubin.write_bytes(binary)
-    done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True, check=True)
-    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
-
-
-def compiled(launch: Launch, call: Call, cubin: Path) -> list[str]:
-    """The machine code of a launch for sm_90a as `instructions` reads it; its registers suffice."""
+def compiled(launch: Launch, call: Call) -> list[str]:
+    """The instructions of a launch for sm_90a; its registers suffice."""
     backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
     types = {name: each.dtype for name, each in call.tensors.items() if each}
     code = build.code_object(launch, types, backend, call.device)
     found = backend.resources(code)
     assert found.spills == found.stack == 0
-    return instructions(code.binary, cubin)
+    return mnemonics(code.binary)
 
 
 def triton_kernel(launch: Launch) -> TritonKernel:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from portable.backends.cuda.disassembly import mnemonics
 from portable.kernels.int4_mm.sm90 import wgmma_plan, widened_plan
 from portable.layout import TensorInfo
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
-from tests.kernels.plan_parts import arguments_of, instructions, launch_of, native_kernel, scalar
+from tests.kernels.plan_parts import arguments_of, launch_of, native_kernel, scalar
 
 HOPPER = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
 EXTRAS = {"zero_point": "uint8", "offset": "bfloat16", "bias": "bfloat16"}
@@ -160,7 +161,7 @@ def test_stages_fit_shared_memory(rows, half, given):
 @pytest.mark.parametrize("given", [(), ("zero_point",), ("offset",), tuple(EXTRAS)])
 @pytest.mark.parametrize("half", [16, 32, 64])
 @pytest.mark.parametrize("rows", [64, 128])
-def test_a_consumer_s_sums_and_numbers_fit_its_registers(rows, half, given, tmp_path):
+def test_a_consumer_s_sums_and_numbers_fit_its_registers(rows, half, given):
     backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
     call = call_of(512, 512, 4, half, given, TILE_M=rows)
     types = {name: each.dtype for name, each in call.tensors.items() if each}
@@ -172,7 +173,7 @@ def test_a_consumer_s_sums_and_numbers_fit_its_registers(rows, half, given, tmp_
         found = backend.resources(code)
         assert found.spills == found.stack == 0
         if launch.kernel.name == "int4_mm_wgmma":
-            names = instructions(code.binary, tmp_path / "code.cubin")
+            names = mnemonics(code.binary)
             # 16 products of 16 k for each 256 k, and codes in vectors of 16 bytes.
             assert sum(each.startswith("HGMMA") for each in names) == 16
             assert sum(each == "LDS.128" for each in names) >= 16
@@ -214,7 +215,7 @@ def test_what_widened_leaves_to_wgmma(change, says):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [(), ("zero_point", "bias")])
-def test_the_products_of_a_chunk_are_waited_for_once(given, tmp_path):
+def test_the_products_of_a_chunk_are_waited_for_once(given):
     backend = detect.backend_class("cuda")(registry.vendors()["cuda"])
     call = call_of(4096, 14336, 32, 64, given)
     types = {name: each.dtype for name, each in call.tensors.items() if each}
@@ -225,7 +226,7 @@ def test_the_products_of_a_chunk_are_waited_for_once(given, tmp_path):
         assert found.spills == found.stack == 0
         if launch.kernel.name == "int4_mm_widened":
             assert native_kernel(launch).shared <= HOPPER.shared_memory
-            names = instructions(code.binary, tmp_path / "code.cubin")
+            names = mnemonics(code.binary)
             # Eight for each chunk; serialised, each product would have a wait of its own.
             assert sum(each.startswith("HGMMA") for each in names) == 8
             assert sum(each.startswith("WARPGROUP") for each in names) == 4

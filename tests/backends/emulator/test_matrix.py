@@ -586,22 +586,6 @@ def test_how_closely_a_sparse_product_is_followed():
 def test_the_accumulator_of_32x32():
     """The layout that others got wrong: accumulator i of a lane is row 8*(i//4) + 4*(lane//32) + i%4."""
     shape = Shape(32, 8)
-    assert [shape.result(37, i)[1] for i in range(16)] == [
-        4,
-        5,
-        6,
-        7,
-        12,
-        13,
-        14,
-        15,
-        20,
-        21,
-        22,
-        23,
-        28,
-        29,
-        30,
-        31,
-    ]
+    rows = [4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31]
+    assert [shape.result(37, i)[1] for i in range(16)] == rows
     assert shape.result(37, 0)[2] == 5 and s(0x80, 8) == -128 and replace(shape, m=16).m == 16

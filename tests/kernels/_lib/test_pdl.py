@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
+from portable.backends.cuda.disassembly import mnemonics
 from portable.commands import check
 from portable.kernels.matmul.simt import simt_plan
 from portable.kernels.matmul.sm90 import realigned_plan, skinny_plan, splitk_plan, wgmma_plan
@@ -18,7 +18,6 @@ from portable.plan import Launch, NativeKernel, Plan, Rejected, TritonKernel
 from portable.runtime import build
 from portable.spec import registry
 from tests.kernels.matmul.test_plans import H200, half, make_call
-from tests.kernels.plan_parts import instructions
 
 # PTX's griddepcontrol.wait and launch_dependents, and what touches global memory, in Hopper's machine code.
 WAIT, RELEASE = "ACQBULK", "PREEXIT"
@@ -58,29 +57,29 @@ PDL_LAUNCHES = {
 }
 
 
-def disassembled(launch: Launch, cubin: Path) -> list[str]:
+def compiled(launch: Launch) -> list[str]:
     """The names of a launch's machine instructions, in order."""
     backend = CudaBackend(registry.vendors()["cuda"])
     names = ("a", "b", "c", "a_realigned", "b_realigned", "a_transposed", "b_transposed")
     dtype = "float32" if launch.kernel.name in FLOAT32 else "bfloat16"
     code = build.code_object(launch, dict.fromkeys(names, dtype), backend, H200)
     assert code.pdl == launch.kernel.pdl
-    return instructions(code.binary, cubin)
+    return mnemonics(code.binary)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", PDL_LAUNCHES)
-def test_a_pdl_kernel_waits_before_it_touches_memory(case, tmp_path):
+def test_a_pdl_kernel_waits_before_it_touches_memory(case):
     for launch in PDL_LAUNCHES[case]():
         assert launch.kernel.pdl
-        code = disassembled(launch, tmp_path / "cubin")
+        code = compiled(launch)
         first = min(i for i, name in enumerate(code) if name.startswith(TOUCHES))
         assert RELEASE in code and code.index(WAIT) < first
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", registry.op_folders())
-def test_every_op_waits_before_it_touches_memory(op, tmp_path):
+def test_every_op_waits_before_it_touches_memory(op):
     """The kernels of the op's demo call, or of its first bench call. A weight that is promised to be constant
     is the exception."""
     found = [
@@ -89,7 +88,7 @@ def test_every_op_waits_before_it_touches_memory(op, tmp_path):
     for job in found:
         if job.launch.kernel.pdl and job.implementation != "skinny_constant_weight":
             binary = build.code_object(job.launch, dict(job.dtypes), job.backend, job.device).binary
-            code = instructions(binary, tmp_path / "cubin")
+            code = mnemonics(binary)
             first = min(i for i, name in enumerate(code) if name.startswith(TOUCHES))
             assert code.index(WAIT) < first, job.kernel
 

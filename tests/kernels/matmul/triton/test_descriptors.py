@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import subprocess
 import types
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import triton
 
+from portable.backends.cuda.disassembly import disassembled
 from portable.errors import CompileError
 from portable.kernels.gated_linear import triton_impl as gated_linear
 from portable.kernels.linear import triton_impl as linear
@@ -209,7 +207,7 @@ def test_it_compiles_to_what_the_launcher_passes():
     assert built.metadata.global_scratch_size == 0 and built.metadata.shared <= 227 * KB
 
 
-def products_and_waits(order: str, tmp_path: Path) -> tuple[int, int]:
+def products_and_waits(order: str) -> tuple[int, int]:
     """HGMMAs of gated_linear's kernel by the order of its weights, and how many of them are waited for."""
     x, y = half(4096, 4096), half(4096, 14336)
     weights = half(2, 14336, 4096) if order == "n" else half(2, 4096, 14336).mT
@@ -219,20 +217,16 @@ def products_and_waits(order: str, tmp_path: Path) -> tuple[int, int]:
     assert isinstance(launch.kernel, TritonKernel)
     types = triton_build.signature(launch, dict.fromkeys(tensors, "bfloat16"))
     built = triton_build.compile_triton(launch.kernel, types, ("cuda", 90, 32))
-    tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
-    cubin = tmp_path / "cubin"
-    cubin.write_bytes(built.asm["cubin"])
-    text = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
-    lines = [line for line in text.splitlines() if "HGMMA" in line]
+    lines = [line for line in disassembled(built.asm["cubin"]).splitlines() if "HGMMA" in line]
     return len(lines), sum("gsb0" in line for line in lines)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["n", "t"])
-def test_products_of_gate_and_up_are_not_waited_for_one_by_one(order, tmp_path):
+def test_products_of_gate_and_up_are_not_waited_for_one_by_one(order):
     """2026-11-27, H200, weights not along k: ptxas serialised the two dots of a flattened loop (C7515), and
     4096x14336x4096 took 2,028 us; 1,434 in a loop that is not flattened."""
-    products, waited = products_and_waits(order, tmp_path)
+    products, waited = products_and_waits(order)
     assert 0 < waited <= products // 4
 
 
