@@ -1,4 +1,5 @@
-// Split-K in a cluster: the sums of its blocks' accumulators, through their shared memory.
+// Split-K in a cluster: the sums of its blocks' accumulators, through their shared memory (distributed shared memory,
+// DSMEM).
 #pragma once
 
 #include "prelude.h"
