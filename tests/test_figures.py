@@ -101,42 +101,47 @@ def test_the_readme_s_products_of_8_bits_are_those_of_the_record(op):
     assert row.split("|")[2:4] == [f" {mean:.2f} " for mean in means]
 
 
-MODEL_STEPS = {
-    "train": "training step, 2 x 4096", "decode-1": "decode step in a graph, 1 sequence",
-    "decode-16": "decode step in a graph, 16 sequences", "decode-64": "decode step in a graph, 64 sequences",
-}  # fmt: skip
+TRAINING = "models-llama-train-parts"
+MODEL_ROWS = {
+    "the Llama shape, training step": (TRAINING, "train"),
+    "Llama 3 8B, training step": ("models-llama-3-8b", "train"),
+    "Llama 3 8B, decode step": ("models-llama-3-8b", "decode-1"),
+    "Qwen 3 8B, training step": ("models-qwen3-8b", "train"),
+    "Qwen 3 8B, decode step": ("models-qwen3-8b", "decode-1"),
+    "Gemma 2 9B, training step": ("models-gemma-2-9b", "train"),
+    "Gemma 2 9B, decode step": ("models-gemma-2-9b", "decode-1"),
+    "DeepSeek V3's attention, training step": ("models-deepseek-v3-attention", "train"),
+}
+BESIDE_COMPILE = ("torch", "liger", "portable", "portable.compile")
 
 
-@pytest.mark.parametrize("step", MODEL_STEPS)
-def test_the_readme_s_models_are_those_of_the_records(step):
-    found = models.read(ROOT / "conformance/results/h100/models-llama.json.gz")
-    (timed,) = (each for each in found["steps"] if each["step"] == step)
-    us = {one["name"]: one["us"] for one in timed["candidates"]}
-    paired = {name: statistics.median(map(truediv, us["torch.compile"], own)) for name, own in us.items()}
-    (row,) = (
-        line
-        for line in (ROOT / "README.md").read_text().splitlines()
-        if line.startswith(f"| {MODEL_STEPS[step]}")
-    )
-    cells = [cell.strip() for cell in row.strip("|").split("|")][1:]
-    names = ("torch", "liger", "portable", "portable.compile")
-    assert cells == [f"{paired[name]:.2f}" for name in names]
-
-
-def test_the_readme_s_training_step_on_an_h200_is_the_record_s():
-    found = models.read(ROOT / "conformance/results/h200/models-llama-train.json.gz")
+def _h200_step(record: str, step: str) -> dict[str, dict]:
+    """Its candidates by name, all of them right."""
+    found = models.read(ROOT / f"conformance/results/h200/{record}.json.gz")
     assert found["header"]["device"] == "NVIDIA H200" and found["header"]["dirty"] is False
-    (timed,) = found["steps"]
-    by_name = {each["name"]: each for each in timed["candidates"]}
-    assert {each["state"] for each in by_name.values()} == {"Pass"}
-    compiled, names = by_name["torch.compile"], ("torch", "liger", "portable", "portable.compile")
-    ratios = [statistics.median(map(truediv, compiled["us"], by_name[name]["us"])) for name in names]
-    peaks = [by_name[name]["peak_bytes"] / 2**30 for name in names]
+    (timed,) = (each for each in found["steps"] if each["step"] == step)
+    assert {each["state"] for each in timed["candidates"]} == {"Pass"}
+    return {each["name"]: each for each in timed["candidates"]}
+
+
+def _readme_row(title: str) -> list[str]:
     lines = (ROOT / "README.md").read_text().splitlines()
-    for title, values in (("one H200, later: training step", ratios), ("peak memory of that step", peaks)):
-        (row,) = (line for line in lines if line.startswith(f"| {title}"))
-        assert [cell.strip() for cell in row.strip("|").split("|")][1:] == [f"{each:.2f}" for each in values]
-    assert f"(torch.compile {compiled['peak_bytes'] / 2**30:.2f})" in row
+    (row,) = (line for line in lines if line.startswith(f"| {title}"))
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("title", MODEL_ROWS)
+def test_the_readme_s_models_are_those_of_the_records(title):
+    us = {name: each["us"] for name, each in _h200_step(*MODEL_ROWS[title]).items()}
+    ratios = [statistics.median(map(truediv, us["torch.compile"], us[name])) for name in BESIDE_COMPILE]
+    assert _readme_row(title)[1:] == [f"{ratio:.2f}" for ratio in ratios]
+
+
+def test_the_readme_s_memory_of_a_training_step_is_the_record_s():
+    peaks = {name: each["peak_bytes"] / 2**30 for name, each in _h200_step(TRAINING, "train").items()}
+    title, *cells = _readme_row("peak memory of the first row")
+    assert f"(torch.compile {peaks['torch.compile']:.2f})" in title
+    assert cells == [f"{peaks[name]:.2f}" for name in BESIDE_COMPILE]
 
 
 DECODE_STEPS = {
@@ -147,17 +152,10 @@ DECODE_STEPS = {
 
 @pytest.mark.parametrize("step", DECODE_STEPS)
 def test_the_readme_s_decode_steps_are_those_of_the_record(step):
-    found = models.read(ROOT / "conformance/results/h200/models-llama.json.gz")
-    assert found["header"]["device"] == "NVIDIA H200" and found["header"]["dirty"] is False
-    (timed,) = (each for each in found["steps"] if each["step"] == step)
-    assert {each["state"] for each in timed["candidates"]} == {"Pass"}
-    us = {one["name"]: one["us"] for one in timed["candidates"]}
-    paired = {name: statistics.median(map(truediv, us["torch.compile"], own)) for name, own in us.items()}
-    lines = (ROOT / "README.md").read_text().splitlines()
-    (row,) = (line for line in lines if line.startswith(f"| {DECODE_STEPS[step]} |"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")][1:]
+    us = {name: each["us"] for name, each in _h200_step("models-llama", step).items()}
     names = ("portable", "portable.int4", "portable.fp8", "portable.fp8_kv")
-    assert cells == [f"{paired[name]:.2f}" for name in names]
+    ratios = [statistics.median(map(truediv, us["torch.compile"], us[name])) for name in names]
+    assert _readme_row(f"{DECODE_STEPS[step]} |")[1:] == [f"{ratio:.2f}" for ratio in ratios]
 
 
 def test_the_guide_s_cost_of_batch_invariance_is_the_record_s():
