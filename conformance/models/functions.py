@@ -54,6 +54,13 @@ class Torch:
         cosine, sine = (table[positions].unsqueeze(2) for table in (cos, sin))
         return _rotated(q, cosine, sine, interleaved), _rotated(k, cosine, sine, interleaved)
 
+    def rope_qkv(
+        self, qkv: Tensor, heads: int, kv_heads: int, cos: Tensor, sin: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q and k of a projection's heads [q | k | v], rotated, and v."""
+        q, k, v = qkv.split((heads, kv_heads, kv_heads), 2)
+        return *self.rope(q, k, cos, sin, positions, False), v
+
     def qk_norm_rope(
         self, q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor,
         positions: Tensor, eps: float,
@@ -144,6 +151,9 @@ class Reference(Torch):
         return torch.cat([part for part in parts if isinstance(part, Tensor)], 2)
 
 
+_LOGITS_IN_MEMORY = 2**28
+"""So many logits at most, 512 MiB in 16 bits, have memory of their own, which saves time: about what a layer
+keeps for the backward pass. More lie in the memory of the head's gradient."""
 _CONSTANT_WEIGHT = "skinny_constant_weight"
 
 
@@ -174,6 +184,13 @@ class Portable(Torch):
         self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: bool
     ) -> tuple[Tensor, Tensor]:
         return portable.rope(q, k, cos, sin, positions, interleaved=interleaved)
+
+    def rope_qkv(
+        self, qkv: Tensor, heads: int, kv_heads: int, cos: Tensor, sin: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if not torch.is_grad_enabled():  # no gradients to join, and nothing keeps qkv for v
+            return super().rope_qkv(qkv, heads, kv_heads, cos, sin, positions)
+        return portable.rope_qkv(qkv, cos, sin, positions, heads=heads, kv_heads=kv_heads)
 
     def qk_norm_rope(
         self, q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor,
@@ -207,7 +224,10 @@ class Portable(Torch):
         return portable.silu_and_mul(both) if activation == "silu" else portable.gelu_tanh_and_mul(both)
 
     def loss(self, x: Tensor, weight: Tensor, target: Tensor, softcap: float | None) -> Tensor:
-        return portable.linear_cross_entropy(x, weight, target, softcap=softcap)
+        fits = len(x) * len(weight) <= _LOGITS_IN_MEMORY
+        return portable.linear_cross_entropy(
+            x, weight, target, softcap=softcap, chunk_rows=len(x) if fits else None
+        )
 
 
 class BatchInvariant(Portable):

@@ -121,7 +121,7 @@ class Block(nn.Module):
         norm = (config.eps, config.weight_offset)
         if cache is not None:
             assert slots is not None and config.latent is None
-            q, k, v = self._projected(functions, x)
+            q, k, v = self._parts(self._joined(functions, x))
             q = functions.rope_and_write(q, k, v, self._norms, cos, sin, positions, config.eps, cache, slots)
             k, v = cache
         else:
@@ -141,21 +141,23 @@ class Block(nn.Module):
     def _heads(
         self, functions: Torch, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self._projected(functions, x)
-        if self._norms:
-            q, k = functions.qk_norm_rope(q, k, *self._norms, cos, sin, positions, self.config.eps)
-        else:
-            q, k = functions.rope(q, k, cos, sin, positions, False)
+        config, qkv = self.config, self._joined(functions, x)
+        if self._norms is None:
+            return functions.rope_qkv(qkv, config.heads, config.kv_heads, cos, sin, positions)
+        q, k, v = self._parts(qkv)
+        q, k = functions.qk_norm_rope(q, k, *self._norms, cos, sin, positions, config.eps)
         return q, k, v
 
     @property
     def _norms(self) -> tuple[Tensor, Tensor] | None:
         return (self.q_norm, self.k_norm) if self.config.qk_norm else None
 
-    def _projected(self, functions: Torch, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        config = self.config
-        heads = functions.linear(x, self.qkv).unflatten(-1, (-1, config.head_dim))
-        q, k, v = heads.split((config.heads, config.kv_heads, config.kv_heads), 2)
+    def _joined(self, functions: Torch, x: Tensor) -> Tensor:
+        """The heads of q, k and v, one behind the other."""
+        return functions.linear(x, self.qkv).unflatten(-1, (-1, self.config.head_dim))
+
+    def _parts(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = qkv.split((self.config.heads, self.config.kv_heads, self.config.kv_heads), 2)
         return q, k, v
 
     def _latent_heads(

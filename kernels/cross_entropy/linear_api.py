@@ -1,12 +1,13 @@
 """`linear_cross_entropy`: the loss of a language model's head without a second tensor as large as its logits,
 and mostly without all of them in memory.
 
-This folder's op makes the losses of logits, and the gradient of the logits is written over them. All rows go
-through at once where that takes no more memory, else in chunks. The logits of all rows lie in the memory of
-the weight's gradient, as many as fit: a class's logits in its row, until products of some classes each put
-the gradient in their place. Of chunks the forward pass makes the gradients too, from the logits at hand,
-where one number is to be differentiated; else the backward pass makes the logits again, so that between the
-passes only lse is kept. Rows whose logits are made again have their gradient of x from the first ones.
+This folder's op makes the losses of logits, and the gradient of the logits is written over them. All rows
+go through at once where that takes no more memory, else in chunks. The logits of all rows lie in the memory
+of the weight's gradient, as many as fit: a class's logits in its row, until products of some classes each
+put the gradient in their place. A caller who has memory for the logits of all rows may say so. Of chunks
+the forward pass makes the gradients too, from the logits at hand, where one number is to be differentiated;
+else the backward pass makes the logits again, so that between the passes only lse is kept. Rows whose
+logits are made again have their gradient of x from the first ones.
 """
 
 from __future__ import annotations
@@ -65,14 +66,16 @@ def linear_cross_entropy(
     least 128; for the gradient of the weight 3 * H more in 16 bits, 2 * H in wider ones. In a compiled
     graph always all.
 
-    Where the weight has a gradient, the logits of H rows lie in its memory, until it takes their place.
-    Those of the other rows are kept from the forward to the backward pass, where they are at most
-    chunk_rows: three products in all. Else the backward pass makes them again, for some classes at a
-    time, a fourth product for these rows alone. Their part of the gradient of x is then made in the forward
-    pass, for the gradient of the losses that follows from `reduction`; the backward pass multiplies it by
-    what that is of its own and rounds again (exact for powers of two). With return_lse, and in a second
-    backward pass, it is a sum in float32 of products in x's dtype. A second backward pass makes all logits
-    again. Call it under torch.no_grad() where no gradient is wanted. All sums have one order.
+    With N or more, and in a compiled graph, the logits of all rows are in memory of their own: three
+    products, the fastest way. Else, where the weight has a gradient, the logits of H rows lie in its
+    memory, until it takes their place. Those of the other rows are kept from the forward to the backward
+    pass, where they are at most chunk_rows: three products in all. Else the backward pass makes them again,
+    for some classes at a time, a fourth product for these rows alone. Their part of the gradient of x is
+    then made in the forward pass, for the gradient of the losses that follows from `reduction`; the
+    backward pass multiplies it by what that is of its own and rounds again (exact for powers of two). With
+    return_lse, and in a second backward pass, it is a sum in float32 of products in x's dtype. A second
+    backward pass makes all logits again. Call it under torch.no_grad() where no gradient is wanted. All
+    sums have one order.
 
     With label_smoothing or class_weight all classes count in every logit's gradient, so that more rows
     than chunk_rows go by chunks. With reduction "mean" or "sum", without return_lse, and not in float16,
@@ -80,7 +83,7 @@ def linear_cross_entropy(
     pass multiplies by its own and rounds again (exact for powers of two); else four products, as for the
     gradient of x alone.
 
-    Memory besides inputs, gradients and N losses: the logits of the rows beyond H, or chunk_rows * V
+    Memory besides inputs, gradients and N losses: all logits, those of the rows beyond H, or chunk_rows * V
     elements in the forward pass; in the backward pass 2^25 elements or 1024 * N, 8192 * N where logits are
     made again (with return_lse 4096 * N, the gradient of x in float32 and one part of it). By chunks
     chunk_rows * V, the gradient of the weight in float32, and one chunk's part of it. Under torch.compile
@@ -118,7 +121,8 @@ def linear_cross_entropy(
     wanted = [torch.is_grad_enabled() and each.requires_grad for each in (x, weight)]
     rows = _chunk_rows(x, weight, chunk_rows, wanted)
     by_classes = (class_weight is None and label_smoothing == 0.0) or len(x) - weight.shape[1] <= rows
-    if wanted[1] and by_classes and not torch.compiler.is_compiling():
+    beside = torch.compiler.is_compiling() or (chunk_rows is not None and rows >= len(x))
+    if wanted[1] and by_classes and not beside:
         ahead = None if return_lse or not wanted[0] else reduction
         loss, lse = _InGradient.apply(x, weight, target, class_weight, params, rows, ahead)
     elif any(wanted) and rows >= len(x):
@@ -365,8 +369,9 @@ class _InGradient(torch.autograd.Function):
 
 
 class _Whole(torch.autograd.Function):
-    """Losses and lse of all rows at once, where the weight has no gradient or in a compiled graph. The logits
-    are kept for the backward pass, which writes their gradient over them; another one makes them again."""
+    """Losses and lse of all rows at once, where the weight has no gradient, the logits have memory of their
+    own, or in a compiled graph. The logits are kept for the backward pass, which writes their gradient over
+    them; another one makes them again."""
 
     @staticmethod
     def forward(

@@ -51,14 +51,14 @@ def rope(
     if q.dim() != 4:
         raise RankError("rope", "q", q.dim(), "4, as its shape is [batch, tokens, heads, D]")
     if cos.dim() == sin.dim() == 3 and positions is None:
-        cos, sin, positions = _rows_of_tokens(q, cos, sin)
+        cos, sin, positions = rows_of_tokens(q, cos, sin)
     q_rotated, k_rotated = _op(
         q, q[:, :, :0] if k is None else k, cos, sin, positions, interleaved=interleaved
     )
     return q_rotated if k is None else (q_rotated, k_rotated)
 
 
-def _rows_of_tokens(q: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+def rows_of_tokens(q: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Tables (batch or 1, tokens, C) as tables of rows and, where they differ by sequence, positions."""
     if len(cos) == len(sin) == 1:
         return cos[0], sin[0], None

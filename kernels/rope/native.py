@@ -51,13 +51,15 @@ def plan_heads(
     backward: bool = False,
     vector: int | None = None,
     more_defines: tuple[tuple[str, int | str], ...] = (),
+    more_heads: int = 0,
 ) -> Plan | Rejected:
     """One launch over the heads of all tokens (heads.h), with the arguments `more` after the shared ones.
-    `vector` is `vector_of` the call where the kernel has no more tensors."""
+    `vector` is `vector_of` the call where the kernel has no more tensors, `more_heads` how many heads of a
+    token are neither of q nor of k."""
     axes = call.axes
     weights = tuple(name for name in ("q_weight", "k_weight") if call.has(name))
     vector = vector or vector_of(call, names, weights)
-    tokens, heads = axes["Z"] * axes["M"], axes["H"] + axes["G"]
+    tokens, heads = axes["Z"] * axes["M"], axes["H"] + axes["G"] + more_heads
     if tokens > MAX_GRID:
         return Rejected(f"{tokens} tokens: their numbers are 32-bit")
     lanes = min(power_of_two(ceil_div(axes["C"], vector)), THREADS)

@@ -60,7 +60,10 @@ def test_every_model_is_as_near_to_float32_as_torch(config, step):
 
 
 class RopeThenWrite(functions.Portable):
-    """A decode step by the class's own rope."""
+    """A step by the class's own rope."""
+
+    def rope_qkv(self, qkv, heads, kv_heads, cos, sin, positions):
+        return functions.Torch.rope_qkv(self, qkv, heads, kv_heads, cos, sin, positions)
 
     def rope_and_write(self, q, k, v, norms, cos, sin, positions, eps, caches, slots):
         q, k = self.rope(q, k, cos, sin, positions, False)

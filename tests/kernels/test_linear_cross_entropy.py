@@ -219,6 +219,19 @@ def test_the_gradient_of_the_weight_by_some_classes_at_a_time(monkeypatch):
     torch.testing.assert_close([x.grad, w.grad], [y.grad, v.grad])
 
 
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("chunk_rows", [N, N + 5])
+def test_memory_for_all_logits_saves_copies_and_products(chunk_rows, label_smoothing):
+    """Three products, and the gradient of the logits over them."""
+    (x, w), (y, v) = leaves(), leaves()
+    params = {"chunk_rows": chunk_rows, "label_smoothing": label_smoothing}
+    with Calls("portable::linear") as linears, Calls("portable::matmul") as products, Made(N * V) as made:
+        portable.linear_cross_entropy(x, w, TARGET, **params).backward()
+    assert (linears.count, products.count, len(made.places)) == (1, 2, 1)
+    F.cross_entropy(y @ v.T, TARGET, label_smoothing=label_smoothing).backward()
+    torch.testing.assert_close([x.grad, w.grad], [y.grad, v.grad])
+
+
 def test_gradients_of_one_graph_are_not_written_over_by_another_pass():
     """The first pass' gradient of the weight is the memory of its logits, which no later pass touches."""
     x, w = leaves()
@@ -282,19 +295,21 @@ def test_the_gradients_of_one_number_are_made_with_the_loss_of_chunks():
     assert all(torch.equal(one, 3.0 * other) for one, other in zip(tripled, found, strict=True))
 
 
+@pytest.mark.parametrize("chunk_rows", [None, N])
 @pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
-def test_a_second_backward_pass_makes_the_logits_again(wanted):
+def test_a_second_backward_pass_makes_the_logits_again(wanted, chunk_rows):
     """The first one has written over them."""
     x, w = (each.detach().requires_grad_(on) for each, on in zip(leaves(), wanted, strict=True))
     some = [each for each in (x, w) if each.requires_grad]
-    loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=N)
+    loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=chunk_rows)
     with Calls("portable::linear") as linears, Calls("portable::matmul") as products:
         first = torch.autograd.grad(loss, some, retain_graph=True)
     before = linears.count + products.count
     for factor in (1.0, 3.0):
         with Calls("portable::linear") as linears, Calls("portable::matmul") as products:
             again = torch.autograd.grad(loss, some, torch.tensor(factor, dtype=loss.dtype), retain_graph=True)
-        assert linears.count + products.count == before + (2 if wanted[1] else 1)
+        in_gradient = wanted[1] and chunk_rows is None  # some rows' there, the others' beside it
+        assert linears.count + products.count == before + (2 if in_gradient else 1)
         for one, other in zip(first, again, strict=True):
             torch.testing.assert_close(factor * one, other)
 

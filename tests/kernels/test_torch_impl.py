@@ -86,6 +86,8 @@ def test_the_bound_refuses_bfloat16_that_is_cut_instead_of_rounded(op):
     tensors = inputs(spec, row, case)
     reference, allowed = bounds(spec, row, case, tensors)
     for name in spec.outputs:
+        if not spec.tolerance[name].result_ulp:  # copied
+            continue
         exact = reference[name].float()
         cut = (exact.view(torch.int32) >> 16 << 16).view(torch.float32)
         assert worst(cut, reference[name], allowed[name]) > 1

@@ -1,4 +1,4 @@
-"""Wrong rope and qk_norm_rope."""
+"""Wrong rope, rope_qkv and qk_norm_rope."""
 
 from __future__ import annotations
 
@@ -165,6 +165,35 @@ def default_eps(q, k, q_weight, k_weight, cos, sin, positions, eps, interleaved)
     return _rotated(*both, q, cos, sin, positions, interleaved)
 
 
+JOINED, OWN = "rope_qkv_backward", "rope_qkv/triton_impl.py"
+
+
+@mutant("rope_qkv", "values rotated too")
+def values_rotated(q, k, v, cos, sin, positions, interleaved):
+    made = right("rope_qkv")(q, k, v, cos, sin, positions, interleaved=interleaved)
+    return *made[:2], _rope(v, v, cos, sin, positions, interleaved)[0]
+
+
+@mutant("rope_qkv", "keys in the place of values")
+def keys_for_values(q, k, v, cos, sin, positions, interleaved):
+    made = right("rope_qkv")(q, k, v, cos, sin, positions, interleaved=interleaved)
+    return *made[:2], made[1].clone()
+
+
+@mutant(JOINED, "rotated as the forward pass does")
+def joined_forward(dq_rotated, dk_rotated, dv_copied, cos, sin, positions, interleaved):
+    given = dq_rotated, dk_rotated, dv_copied, cos, -sin, positions
+    return right(JOINED)(*given, interleaved=interleaved)
+
+
+@mutant(JOINED, "values before keys")
+def values_before_keys(dq_rotated, dk_rotated, dv_copied, cos, sin, positions, interleaved):
+    given = dq_rotated, dk_rotated, dv_copied, cos, sin, positions
+    heads = dq_rotated.shape[2], dk_rotated.shape[2], dk_rotated.shape[2]
+    q, k, v = right(JOINED)(*given, interleaved=interleaved).split(heads, 2)
+    return torch.cat((q, v, k), 2)
+
+
 source(
     *("rope", "cpp", "gfx942", "the sine's sign in the first of a pair"),
     Edit(HEADS, "math_fma(-b, s, a * c)", "math_fma(b, s, a * c)"),
@@ -212,4 +241,28 @@ source(
 source(
     *("qk_norm_rope", "triton", "gfx942", "mean of the rotated columns alone"),
     Edit(TRITON, "squares += tl.sum($rest * $rest, axis=2, keep_dims=True)", "squares += 0.0"),
+)
+source(
+    *("rope_qkv", "cpp", "gfx942", "values rotated too"),
+    Edit(CPP, "!VALUES || $head + $c * SLOTS < rotated", "true"),
+)
+source(
+    *("rope_qkv", "cpp", "gfx1100", "values with the steps of keys"),
+    Edit(CPP, "$v + ($head - rotated) * v_stride", "$v + ($head - rotated) * k_stride"),
+)
+source(
+    *(JOINED, "cpp", "gfx942", "values over the keys"),
+    Edit(CPP, "$v_copied + v_first + token * v_row", "$v_copied + k_first + token * v_row"),
+)
+source(
+    *(JOINED, "cpp", "gfx942", "columns of values that are not rotated left out"),
+    Edit(CPP, "int $heads = VALUES ? rotated + k_heads : rotated", "int $heads = rotated"),
+)
+source(
+    *(JOINED, "triton", "gfx942", "keys over the queries"),
+    Edit(OWN, "divisible(k_first, UNIT) + ", ""),
+)
+source(
+    *("rope_qkv", "triton", "gfx942", "values from the first columns"),
+    Edit(OWN, "block - q_blocks - k_blocks", "0"),
 )
