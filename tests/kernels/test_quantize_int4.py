@@ -75,13 +75,14 @@ def test_groups_are_quantised_alone():
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize("impl", ["cpp", "triton"])
 @pytest.mark.slow
-def test_kernels_give_the_same_bits(emulate, arch, symmetric):
+def test_kernels_give_the_same_bits(emulate, arch, impl, symmetric):
     op = "quantize_int4" if symmetric else "quantize_int4_asymmetric"
     x = drawn(40, 256, seed=4, dtype=torch.bfloat16)
     wanted = quantize_int4(x, 128, symmetric=symmetric)
     emulate(arch)
-    with portable.using(**{op: "triton"}):
+    with portable.using(**{op: impl}):
         got = quantize_int4(x, 128, symmetric=symmetric)
     assert torch.equal(got.weight, wanted.weight) and torch.equal(got.scale, wanted.scale)
     if wanted.zero_point is not None:
