@@ -13,15 +13,21 @@ def _packed(codes: Tensor) -> Tensor:
     return codes[..., ::2] | codes[..., 1::2] << 4
 
 
+def _divided(x: Tensor, by: float) -> Tensor:
+    """By a tensor: on GPUs torch multiplies by the reciprocal of a number, and a symmetric row's greatest
+    magnitude, which is a tie, would then round to another code."""
+    return x / x.new_full((), by)
+
+
 def symmetric(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    scale = x.abs().amax(-1, keepdim=True).float().clamp(min=eps) / 7.5
+    scale = _divided(x.abs().amax(-1, keepdim=True).float().clamp(min=eps), 7.5)
     return _packed(((x.float() * scale.reciprocal()).round() + 8).clamp(0, 15)), scale
 
 
 def asymmetric(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     least, most = (each.float() for each in x.aminmax(dim=-1, keepdim=True))
     least = least.clamp(max=0)
-    scale = (most.clamp(min=0) - least).clamp(min=eps) / 15
+    scale = _divided((most.clamp(min=0) - least).clamp(min=eps), 15)
     inverse = scale.reciprocal()
     zero = -(least * inverse).round()
     return _packed(((x.float() * inverse).round() + zero).clamp(0, 15)), scale, zero.to(torch.uint8)

@@ -1,6 +1,7 @@
-// Codes of int8: the nearest integer, the even one of two, to a number times `inverse`, and the zero point.
+// Codes of integers: the nearest integer, the even one of two, to a number times `inverse`, and the zero point.
 //
-// ASYMMETRIC = 1: with a zero point, from -128 to 127; else from -127 to 127.
+// CODE_BITS = 8, int8. ASYMMETRIC = 1: with a zero point, from -128 to 127; else from -127 to 127. CODE_BITS = 4: from 0 to 15, two in a
+// byte (quantize_int4/pairs.h), the zero point 8 or, ASYMMETRIC, the row's own.
 #pragma once
 
 #include "quantize_fp8/quantize.h"
@@ -8,9 +9,22 @@
 #ifndef ASYMMETRIC
 #define ASYMMETRIC 0
 #endif
+#ifndef CODE_BITS
+#define CODE_BITS 8
+#endif
 
-constexpr int LEAST = ASYMMETRIC ? -128 : -127;
-constexpr int MOST = 127;
+#if CODE_BITS == 4
+typedef uint8_t Code;
+typedef uint8_t ZeroPoint;
+constexpr int LEAST = 0, MOST = 15;
+constexpr int MIDDLE = 8;                                         // the zero point of symmetric codes
+#else
+typedef int8_t Code;
+typedef int ZeroPoint;
+constexpr int LEAST = ASYMMETRIC ? -128 : -127, MOST = 127;
+constexpr int MIDDLE = 0;
+#endif
+constexpr float HALF_SPAN = static_cast<float>(MOST - LEAST) * 0.5f;    // which a symmetric row's greatest magnitude becomes
 // Beside this number the step of float32 is 1: the addition rounds.
 constexpr float MAGIC = 12582912.0f;
 constexpr uint32_t MAGIC_BITS = 0x4b400000u;
@@ -31,6 +45,9 @@ DEVICE float rounded_product(float a, float b) {
 #endif
 }
 
+#if CODE_BITS == 4
+#include "quantize_int4/pairs.h"
+#else
 struct Codes {
     float inverse, least, most;
     int zero;
@@ -62,6 +79,9 @@ DEVICE uint32_t pack_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 #endif
 }
+
+// Where the codes of so many columns end.
+template <class Index> DEVICE Index code_bytes(Index columns) { return columns; }
 
 template <bool PLAIN, class Type, int COUNT, class Index>
 DEVICE void store_codes_as(int8_t* address, Index column, Index length, const Vector<Type, COUNT>& held,
@@ -95,6 +115,8 @@ DEVICE void store_codes(int8_t* address, Index column, Index length, const Vecto
         store_codes_as<false>(address, column, length, held, codes);
     }
 }
+
+#endif
 
 // The greater of two integers with signs, or of the two lower and of the two upper halves.
 DEVICE uint32_t max_signed(uint32_t a, uint32_t b) {
@@ -170,18 +192,18 @@ struct Row {
         extent.merge(partial);
         const float above = amax_of<T>(extent.above), below = amax_of<T>(extent.below);
         // Halves, as the difference may be too large for float32.
-        scale = scale_of(above * 0.5f + below * 0.5f, eps * 0.5f, 127.5f);
-        zero = nearest(below * div_rn(1.0f, scale), 0.0f, 255.0f) - 128;
+        scale = scale_of(above * 0.5f + below * 0.5f, eps * 0.5f, HALF_SPAN);
+        zero = nearest(below * div_rn(1.0f, scale), 0.0f, 2.0f * HALF_SPAN) + LEAST;
     }
 #else
     typedef RowPartial<1> Partial;
-    static constexpr int zero = 0;
+    static constexpr int zero = MIDDLE;
     uint32_t most = 0;
     float scale;
 
     template <class Held> DEVICE void take(const Held& held) { most = Greatest::of(most, greatest(held)); }
     DEVICE void finish(Partial& partial, float eps) {
-        scale = scale_of(amax_of<T>(greatest_of_row(most, partial)), eps, 127.0f);
+        scale = scale_of(amax_of<T>(greatest_of_row(most, partial)), eps, HALF_SPAN);
     }
 #endif
     DEVICE Codes codes() const { return Codes(scale, zero, true); }

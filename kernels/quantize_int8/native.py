@@ -1,4 +1,4 @@
-"""Plans of the int8 quantisers' C++ kernels."""
+"""Plans of the C++ kernels of the quantisers to int8, and of those to 4 bits by rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portable.kernels._lib.plans.row_class import (
     stride_arguments,
 )
 from portable.layout import Rows, rows
-from portable.plan import Argument, Call, Launch, Plan, Rejected, Scalar
+from portable.plan import Call, Launch, Plan, Rejected, Scalar
 
 _SOURCE = Path(__file__).parent / "rows.cu"
 
@@ -27,33 +27,37 @@ def _views(call: Call) -> dict[str, Rows]:
 
 def symmetric(call: Call) -> Plan | Rejected:
     """q and scale from x: one launch."""
-    return _rows(call, ("zero_point", Scalar("i64", 0)), 0)
+    return quantized_rows(call)
 
 
 def asymmetric(call: Call) -> Plan | Rejected:
     """q, scale and zero point from x: one launch."""
-    return _rows(call, pointer(call, "zero_point"), 1)
+    return quantized_rows(call)
 
 
-def _rows(call: Call, zero_point: tuple[str, Argument], asymmetric: int) -> Plan | Rejected:
+def quantized_rows(call: Call, bits: int = 8) -> Plan | Rejected:
+    """q, scale and, where the op has one, a zero point from x: one launch. Codes have 8 or 4 `bits`."""
     views, dtype = _views(call), call["x"].dtype
     first = views["x"]
-    tensors = [(call[name], view.stride) for name, view in views.items()]
+    tensors = [(call["x"], first.stride), (call["q"], views["q"].stride * 8 // bits)]  # in elements of x
     most = held_chunks(call.device, dtype, 1, otherwise=4)
     kind = row_class(call.device, dtype, first.length, tensors, most_chunks=most)
     if first.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{first.count} rows exceed the grid")
     args = (
-        *(pointer(call, name) for name in ("x", "q", "scale")),
-        zero_point,
+        *(pointer(call, name) for name in ("x", "q", "scale", "zero_point")),
         *row_count_argument(kind, first.count),
         length_argument(kind, first.length),
         *stride_arguments(views),
         ("eps", Scalar("f32", call.params["eps"])),
     )
     variant = "" if kind.resident else "_stream"
-    defines = (("PASS", "WHOLE"), ("ASYMMETRIC", asymmetric))
-    kernel = kind.kernel(_SOURCE, "quantize_int8", defines, variant)
+    defines = (
+        ("PASS", "WHOLE"),
+        ("ASYMMETRIC", int(call.has("zero_point"))),
+        *((("CODE_BITS", bits),) if bits != 8 else ()),
+    )
+    kernel = kind.kernel(_SOURCE, "quantize_integers", defines, variant)
     return Plan((row_launch(kernel, kind, first, args),))
 
 

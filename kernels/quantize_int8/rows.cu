@@ -7,18 +7,18 @@
 #define ELEMENTS 3
 
 #if PASS == WHOLE || PASS == WHOLE_STREAM
-DEVICE void store_row(const Row& row, int64_t number, float* scale, int* zero_point) {
+DEVICE void store_row(const Row& row, int64_t number, float* scale, ZeroPoint* zero_point) {
     scale[number] = row.scale;
 #if ASYMMETRIC
-    zero_point[number] = row.zero;
+    zero_point[number] = static_cast<ZeroPoint>(row.zero);
 #endif
 }
 #endif
 
 #if PASS == WHOLE
 KERNEL(THREADS)
-void quantize_int8(const T* x, int8_t* q, float* scale, int* zero_point, int64_t rows, int length, int64_t x_stride,
-                   int64_t q_stride, float eps) {
+void quantize_integers(const T* x, Code* q, float* scale, ZeroPoint* zero_point, int64_t rows, int length,
+                       int64_t x_stride, int64_t q_stride, float eps) {
     enter_pdl();
     SHARED Row::Partial partial;
     const int64_t number = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -30,20 +30,22 @@ void quantize_int8(const T* x, int8_t* q, float* scale, int* zero_point, int64_t
     row.finish(partial, eps);
     if (row_lane() == 0 && number < rows) store_row(row, number, scale, zero_point);
     const Codes codes = row.codes();
-    int8_t* target = lane_ptr(q + number * q_stride);
+    Code* target = q + number * q_stride + code_bytes(row_lane() * VEC);
 #pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) store_codes(target + c * CHUNK, chunk_column(c), count, held[c], codes);
+    for (int c = 0; c < CHUNKS; ++c) {
+        store_codes(target + code_bytes(c * CHUNK), chunk_column(c), count, held[c], codes);
+    }
 }
 #endif
 
 #if PASS == WHOLE_STREAM
 KERNEL(THREADS)
-void quantize_int8_stream(const T* x, int8_t* q, float* scale, int* zero_point, int64_t length, int64_t x_stride,
-                          int64_t q_stride, float eps) {
+void quantize_integers_stream(const T* x, Code* q, float* scale, ZeroPoint* zero_point, int64_t length,
+                              int64_t x_stride, int64_t q_stride, float eps) {
     enter_pdl();
     SHARED Row::Partial partial;
     const T* source = lane_ptr(x + block_x() * x_stride);
-    int8_t* target = lane_ptr(q + block_x() * q_stride);
+    Code* target = q + block_x() * q_stride + code_bytes(row_lane() * VEC);
     Row row;
     int64_t base = 0;
     for (; base < length; base += TILE) {
@@ -59,7 +61,7 @@ void quantize_int8_stream(const T* x, int8_t* q, float* scale, int* zero_point, 
         load_vectors<true>(held, source, base, length);
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
-            store_codes(target + base + c * CHUNK, base + chunk_column(c), length, held[c], codes);
+            store_codes(target + code_bytes(base + c * CHUNK), base + chunk_column(c), length, held[c], codes);
         }
     }
 }

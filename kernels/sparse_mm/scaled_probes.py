@@ -102,6 +102,38 @@ def nan_of_values(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     return True
 
 
+def codes_of_zero_and_nan(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
+    """-0 is a zero of both operands and NaN of either sign is one, wherever they lie; gfx942's instructions
+    read -0 as NaN, and NaN as a number"""
+    for rows, columns, width in ((5, 24, 32), (140, 130, 17)):
+        a = drawn(3, (rows, 8 * width), rows) - 1.0
+        values = drawn(3, (columns, 4 * width), columns) - 1.0
+        meta = packed_places(torch.full((columns, 2 * width), len(PLACES) - 1))  # places 2 and 3
+        a, values = (torch.where(each == 0, -0.0, each).to(dtype) for each in (a, values))
+        scales = _scales(rows, columns)
+        for found in (False, True):
+            if found:
+                bits_a, bits_values = a.view(torch.uint8), values.view(torch.uint8)
+                bits_a[1, -1], bits_a[rows - 1, 2] = 0xFF, 0x7F
+                bits_values[3, 0], bits_values[columns - 1, -1] = 0xFF, 0x7F
+            ref = sparse_scaled_mm(a.double(), values.double(), meta, **scales).float()
+            c = _called(call, device, mat_a=a, values=values, meta=meta, **scales).float()
+            ref = ref.to(torch.bfloat16).float()
+            if not torch.equal(c.nan_to_num(-1e9), ref.nan_to_num(-1e9)):
+                return False
+    return True
+
+
+def large_scales(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
+    """a scale of 2^127 of the smallest numbers: no factor of the codes' format makes it infinite"""
+    width = 16
+    a, values = (torch.full((16, size * width), 2.0**-9).to(dtype) for size in (8, 4))
+    meta = packed_places(torch.zeros(16, 2 * width, dtype=torch.long))
+    scales = {"scale_a": torch.full((16, 1), 2.0**127), "scale_b": torch.ones(1, 16)}
+    c = _called(call, device, mat_a=a, values=values, meta=meta, **scales)
+    return torch.equal(c.double(), torch.full((16, 16), 4.0 * width * 2.0**109, dtype=torch.float64))
+
+
 def empty(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     """a product over no k is the bias, or 0; one of no rows or columns is empty"""
     for rows, columns, width in ((0, 24, 16), (24, 0, 16), (24, 40, 0), (3, 40, 0), (0, 0, 0)):
@@ -115,4 +147,7 @@ def empty(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     return True
 
 
-PROBES = (sums_of_integers, single_values, promoted, nan_of_values, empty)
+PROBES = (
+    *(sums_of_integers, single_values, promoted, nan_of_values),
+    *(codes_of_zero_and_nan, large_scales, empty),
+)

@@ -32,6 +32,8 @@ CYCLES = [
     ("v_mfma_f32_16x16x128_f8f6f4", 65536, None, None, 32),
     ("v_smfmac_f32_16x16x32_bf16", 16384, None, 16, None),  # AMD's calculator
     ("v_smfmac_f32_32x32x16_f16", 32768, None, 32, None),
+    ("v_smfmac_f32_16x16x64_fp8_fp8", 32768, None, 16, None),
+    ("v_smfmac_f32_32x32x32_fp8_bf8", 65536, None, 32, None),
 ]
 
 

@@ -10,7 +10,10 @@ import torch
 import portable
 from portable import errors, quantize_int4
 from portable.kernels.quantize_int4.probes import unpacked
+from portable.layout import TensorInfo
+from portable.plan import Call, Device
 
+from .plan_parts import defines, launch_of, planner, scalar
 from .test_quantize_int8 import drawn, float32
 
 
@@ -75,17 +78,55 @@ def test_groups_are_quantised_alone():
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize("impl", ["cpp", "triton"])
 @pytest.mark.slow
-def test_kernels_give_the_same_bits(emulate, arch, symmetric):
+def test_kernels_give_the_same_bits(emulate, arch, impl, symmetric):
     op = "quantize_int4" if symmetric else "quantize_int4_asymmetric"
     x = drawn(40, 256, seed=4, dtype=torch.bfloat16)
     wanted = quantize_int4(x, 128, symmetric=symmetric)
     emulate(arch)
-    with portable.using(**{op: "triton"}):
+    with portable.using(**{op: impl}):
         got = quantize_int4(x, 128, symmetric=symmetric)
     assert torch.equal(got.weight, wanted.weight) and torch.equal(got.scale, wanted.scale)
     if wanted.zero_point is not None:
         assert got.zero_point is not None and torch.equal(got.zero_point, wanted.zero_point)
+
+
+H200 = Device("cuda", "sm_90a", "NVIDIA H200", 0, 132, 32, 227 * 1024)
+MI300X = Device("rocm", "gfx942", "MI300X", 0, 304, 64, 64 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "shape", "vector", "tail", "variant"),
+    [
+        (H200, "bfloat16", (64, 128), 8, 0, ""),
+        (H200, "float32", (64, 128), 4, 0, ""),
+        (H200, "bfloat16", (64, 8), 8, 0, ""),  # rows of codes begin at multiples of 4 bytes
+        (H200, "bfloat16", (64, 33), 1, 0, ""),
+        (H200, "bfloat16", (3, 200000), 8, 0, "_stream"),
+        (MI300X, "bfloat16", (64, 33), 8, 1, ""),
+        (MI300X, "float32", (64, 128), 4, 0, ""),
+    ],
+)
+@pytest.mark.parametrize("op", ["quantize_int4", "quantize_int4_asymmetric"])
+def test_rows_are_read_in_vectors_where_codes_of_a_vector_are_whole_bytes(
+    op, device, dtype, shape, vector, tail, variant
+):
+    rows, columns = shape
+    width = -(-columns // 2)
+    tensors: dict[str, TensorInfo | None] = {
+        "x": TensorInfo(shape, (columns, 1), dtype),
+        "q": TensorInfo((rows, width), (width, 1), "uint8"),
+        "scale": TensorInfo((rows, 1), (1, 1), "float32"),
+    }
+    asymmetric = op.endswith("asymmetric")
+    if asymmetric:
+        tensors["zero_point"] = TensorInfo((rows, 1), (1, 1), "uint8")
+    launch = launch_of(planner(op)(Call(tensors, {"eps": 1e-10}, {}, device, {})))
+    made = defines(launch)
+    assert (made["VEC"], made["TAIL"], made["CODE_BITS"]) == (vector, tail, 4)
+    assert made["ASYMMETRIC"] == asymmetric and launch.kernel.entry == "quantize_integers" + variant
+    assert scalar(launch, "q_stride") == width
 
 
 @pytest.mark.parametrize(

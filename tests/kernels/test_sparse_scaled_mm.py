@@ -11,6 +11,7 @@ import torch
 import portable
 from portable import errors, pack_sparse_24, prune_24, sparse_scaled_mm
 from portable.kernels.sparse_mm import baseline, triton_impl
+from portable.kernels.sparse_mm.gfx import plan as gfx
 from portable.kernels.sparse_mm.sm90 import wgmma_plan as sm90
 from portable.layout import TensorInfo
 from portable.plan import Call, Device
@@ -167,6 +168,35 @@ def test_triton_multiplies_codes_where_the_gpu_does(device, decoded):
     assert made["CODES"] and (made["FORMAT"] is not None) == decoded
     assert made["PROMOTE"] == (None if decoded else 64) and "sa_ptr" not in made
     assert given["x_ptr"].dtype == ("uint8" if decoded else None) and given["values_ptr"].dtype == "uint8"
+
+
+@pytest.mark.parametrize("device, waves", [(GFX942, (2, 2)), (GFX1201, (4, 2))])
+@pytest.mark.parametrize("rows, m", [(32, 32), (33, 128)])
+def test_amd_s_matrix_instructions_take_codes(rows, m, device, waves):
+    call = call_of(rows, 200, 32, True, device=device)
+    launch = launch_of(gfx.scaled(call))
+    made = defines(launch)
+    assert (made["ELEMENT"], made["RESULT"], made["HAS_BIAS"]) == ("uint8_t", "bf16", 1)
+    assert (made["TILE_M"], made["TILE_N"], launch.grid[0]) == (m, 128, 2 * -(-rows // m))
+    assert made["WAVES_M"] == (1 if m == 32 else waves[1])
+    assert [scalar(launch, f"scale_{name}_step") for name in "xw"] == [0, 1]
+    assert "must be at most" in reason(gfx.scaled(call_of(2**31, 64, 16, device=device)))
+
+
+@pytest.mark.parametrize(
+    "call, aligned, unit",
+    [
+        (call_of(4, 64, 16, device=GFX942), 1, 16),
+        (call_of(4, 64, 18, device=GFX942), 0, 2),  # values of a row are 72 bytes
+        (call_of(4, 64, 12, device=GFX942), 1, 4),
+        (changed(call_of(4, 64, 16, device=GFX942), "mat_a", strides=(136, 1)), 0, 16),
+        (changed(call_of(4, 64, 16, device=GFX942), "values", alignment=8), 0, 16),
+        (changed(call_of(4, 64, 16, device=GFX942), "meta", alignment=1), 1, 1),
+    ],
+)
+def test_loads_of_whole_chunks_need_aligned_rows(call, aligned, unit):
+    made = defines(launch_of(gfx.scaled(call)))
+    assert (made["ALIGNED"], made["META_UNIT"]) == (aligned, unit)
 
 
 @pytest.mark.slow

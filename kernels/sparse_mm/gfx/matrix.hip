@@ -1,33 +1,36 @@
 // y = x @ w.T + bias of a weight with 2:4 sparsity by AMD's matrix instructions; operands of any alignment. gfx942 has
-// sparse ones (SMFMAC); elsewhere a lane makes the four elements of each two values in registers, for MFMA or WMMA. A and
-// B are swapped: the weight's rows are a product's rows and x's rows its columns, and a lane's accumulators are
-// neighbours of a row of y.
+// sparse ones (SMFMAC); elsewhere a lane makes the four elements of each two values in registers, for MFMA or WMMA
+// (products.h). A and B are swapped: the weight's rows are a product's rows and x's rows its columns, and a lane's
+// accumulators are neighbours of a row of y.
 //
-// A block computes TILE_N columns of y of TILE_M rows, in steps of 64 k, whose tiles go through registers to LDS while
-// the step before is multiplied. An operand's lanes are in GROUPS groups along k, each of which has neighbouring k of the
-// 64; a product takes the next RUN of them. A lane's metadata are bytes of a row as they lie in memory; SMFMAC's ABID
-// names the byte of a product.
+// A block computes TILE_N columns of y of TILE_M rows, in steps of 128 bytes of a row of x along k, whose tiles go through
+// registers to LDS while the step before is multiplied. An operand's lanes are in GROUPS groups along k, each of which has
+// neighbouring k of the step; a product takes the next RUN of them. A lane's metadata are bytes of a row as they lie in
+// memory; SMFMAC's ABID names those of a product.
 //
-// Defines: ELEMENT (bf16, f16), TILE_N, TILE_M, WAVES_N, WAVES_M, GROUP_N, HAS_BIAS.
+// Codes (sparse_scaled_mm): y = ((x @ w.T) * scale_x * scale_w) + bias, with a scale for each row of both. Where they are
+// multiplied as half_fnuz's, a NaN found in a row makes its scale NaN.
+//
+// -DELEMENT (products.h) -DRESULT: y's and bias' type. -DTILE_N -DTILE_M -DWAVES_N -DWAVES_M -DGROUP_N -DHAS_BIAS.
+// -DALIGNED=1: rows of x and of values begin and end at multiples of 16 bytes. -DMETA_UNIT: rows of metadata at these.
 #include "prelude.h"
 
-#include "attention/gfx/tiles.h"
+#include "_lib/amdgcn/half_fnuz.h"
 #include "matmul/tile.h"
+#include "products.h"
 
-using T = ELEMENT;
+using R = RESULT;
 constexpr int THREADS = WAVES_N * WAVES_M * WARP;
 constexpr int WAVE_N = TILE_N / WAVES_N, WAVE_M = TILE_M / WAVES_M;
 constexpr int ROW_TILES = WAVE_N / 16, COL_TILES = WAVE_M / 16;  // of products: rows of the weight, rows of x
-constexpr int TILE_K = 64, META = TILE_K / 8;                    // k of a step, and its bytes of metadata
+constexpr int SIZE = sizeof(T), CHUNK = 16 / SIZE;               // elements of 16 bytes in LDS
+constexpr int TILE_K = 128 / SIZE, META = TILE_K / 8;            // k of a step, and its bytes of metadata
 constexpr int VALUE_CHUNKS = 4, X_CHUNKS = 8;                    // of 16 bytes, in a row of a tile
 constexpr int VALUE_PITCH = VALUE_CHUNKS * 16 + 16, X_PITCH = X_CHUNKS * 16 + 16;  // bytes: rows begin at other banks
-constexpr int RUN = sizeof(operand) / sizeof(T);
-constexpr int GROUPS = RUN == 16 ? 1 : LANES_PER_COLUMN;  // gfx11: both halves of a wave hold all k
+constexpr int VALUE_RUN = sizeof(run_values), X_RUN = sizeof(run_elements);
 constexpr int PRODUCTS = TILE_K / GROUPS / RUN;
 constexpr int SUMS = sizeof(accumulators) / sizeof(float);  // of a lane: the rows from SUMS * (lane / 16) on
 static_assert(TILE_N * VALUE_CHUNKS % THREADS == 0 && TILE_M * X_CHUNKS % THREADS == 0, "threads divide a tile");
-
-typedef words<RUN> run_values;  // two of each four elements
 
 // The row of the weight that a lane holds of a product's 16: gfx11's accumulators are every other row else.
 DEVICE int row_of_lane() {
@@ -39,82 +42,80 @@ DEVICE int row_of_lane() {
 }
 DEVICE int group_of_lane() { return GROUPS == 1 ? 0 : lane_part(); }
 
-// A lane's places of the values of a step: a byte for each 8 k.
-struct Places {
-    static constexpr int BYTES = META / GROUPS, WORDS = (BYTES + 3) / 4;
+typedef words<CHUNK * sizeof(Element)> chunk_elements;  // in memory
 
-    uint32_t word[WORDS];
-
-    // Those of product `product`, in the lowest bits.
-    DEVICE uint32_t of(int product) const { return word[product * RUN / 32] >> product * RUN % 32; }
-};
-
-#if defined(__gfx942__)
-// c + a @ b: 16 x 32 with two values of each four along k, by 32 x 16.
-template <int PRODUCT> DEVICE accumulators multiply(run_values a, operand b, accumulators c, Places places, bf16) {
-    return __builtin_amdgcn_smfmac_f32_16x16x32_bf16(__builtin_bit_cast(i16x4, a), __builtin_bit_cast(i16x8, b), c,
-                                                     static_cast<int>(places.word[0]), 0, PRODUCT);
+// The bfloat16 numbers of eight codes.
+DEVICE words<16> decoded(words<8> codes) {
+    words<16> numbers;
+    for (int i = 0; i < 4; ++i)
+        numbers.w[i] = decode_pair<bf16, Minifloat<8, 3, 7, 0x7e, 0x7f, false>>(codes.w[i / 2] >> i % 2 * 16 & 0xffffu);
+    return numbers;
 }
-template <int PRODUCT> DEVICE accumulators multiply(run_values a, operand b, accumulators c, Places places, f16) {
-    return __builtin_amdgcn_smfmac_f32_16x16x32_f16(__builtin_bit_cast(f16x4, a), __builtin_bit_cast(f16x8, b), c,
-                                                    static_cast<int>(places.word[0]), 0, PRODUCT);
-}
-#else
-// The elements of a run from its values: each four are 64 bits, in which a value lies at 16 times its place.
-DEVICE operand decompressed(run_values values, uint32_t places) {
-    operand run;
-    for (int i = 0; i < RUN / 4; ++i) {
-        const uint64_t first = static_cast<uint64_t>(values.w[i] & 0xffff) << (places >> 4 * i & 3) * 16;
-        const uint64_t second = static_cast<uint64_t>(values.w[i] >> 16) << (places >> (4 * i + 2) & 3) * 16;
-        run.w[i * 2] = static_cast<uint32_t>(first | second);
-        run.w[i * 2 + 1] = static_cast<uint32_t>((first | second) >> 32);
-    }
-    return run;
-}
-template <int PRODUCT, class Type>
-DEVICE accumulators multiply(run_values a, operand b, accumulators c, Places places, Type) {
-    return mma_instruction<Type>(decompressed(a, places.of(PRODUCT)), b, c);
-}
-#endif
 
 // A tile of ROWS rows of CHUNKS chunks: from memory into registers, and from there to LDS. Rows beyond the matrix repeat
 // its last; elements beyond a row's end are zeros.
 template <int ROWS, int CHUNKS, int PITCH> struct Copy {
     static constexpr int COUNT = ROWS * CHUNKS / THREADS, LINES = THREADS / CHUNKS;
 
-    const T* from[COUNT];
-    words<16> held[COUNT];
-    int left;  // elements of the row from the thread's chunk on
+    const Element* from[COUNT];
+    chunk_elements held[COUNT];
+    uint32_t found[COUNT] = {};  // half_fnuz's, of a row
+    int left;                    // elements of the row from the thread's chunk on
 
-    DEVICE Copy(const T* base, int64_t pitch, int first, int rows, int length) {
-        const int chunk = thread_x() % CHUNKS * 8;
+    static DEVICE int line(int i) { return thread_x() / CHUNKS + i * LINES; }
+
+    DEVICE Copy(const Element* base, int64_t pitch, int first, int rows, int length) {
+        const int chunk = thread_x() % CHUNKS * CHUNK;
         left = length - chunk;
         for (int i = 0; i < COUNT; ++i) {
-            const int row = first + thread_x() / CHUNKS + i * LINES;
+            const int row = first + line(i);
             from[i] = base + (row < rows ? row : rows - 1) * pitch + chunk;
         }
     }
     DEVICE void load() {
         for (int i = 0; i < COUNT; ++i) {
-            held[i] = load_bounded<16>(from[i], left);
-            from[i] += CHUNKS * 8;
+#if ALIGNED
+            held[i] = load_words<sizeof held[i]>(from[i] + min(left - CHUNK, 0));
+            for (uint32_t& word : held[i].w) word = left > 0 ? word : 0;
+#else
+            held[i] = load_bounded<sizeof held[i]>(from[i], left);
+#endif
+            from[i] += CHUNKS * CHUNK;
         }
-        left -= CHUNKS * 8;
+        left -= CHUNKS * CHUNK;
     }
-    DEVICE void store(char* to) const {
-        for (int i = 0; i < COUNT; ++i)
-            store_words(to + (thread_x() / CHUNKS + i * LINES) * PITCH + thread_x() % CHUNKS * 16, held[i]);
+    DEVICE void store(char* to) {
+        for (int i = 0; i < COUNT; ++i) {
+            char* const at = to + line(i) * PITCH + thread_x() % CHUNKS * 16;
+            if constexpr (DECODED) {
+                store_words(at, decoded(held[i]));
+            } else {
+                for (uint32_t& word : held[i].w) word = HALVED ? half_fnuz(word, found[i]) : word;
+                store_words(at, held[i]);
+            }
+        }
+    }
+    // Of each row whether a NaN was found in it.
+    DEVICE void store_found(int* to) const {
+        for (int i = 0; i < COUNT; ++i) {
+            int any = found_nan(found[i]);
+            for (int mask = 1; mask < CHUNKS; mask *= 2) any |= shuffle_xor(any, mask);
+            if (thread_x() % CHUNKS == 0) to[line(i)] = any;
+        }
     }
 };
 
 // A lane's metadata of each product's row.
 struct Metadata {
+    using Bytes = Places<TILE_K>;
+    static constexpr bool WHOLE = META_UNIT >= Bytes::BYTES;  // a lane's are all there or none, and loaded at once
+
     const uint8_t* from[ROW_TILES];
-    Places places[ROW_TILES];
+    Bytes places[ROW_TILES];
     int left;
 
     DEVICE Metadata(const uint8_t* meta, int width, int first, int columns) {
-        const int at = group_of_lane() * Places::BYTES;
+        const int at = group_of_lane() * Bytes::BYTES;
         left = width - at;
         for (int i = 0; i < ROW_TILES; ++i) {
             const int row = first + i * 16 + row_of_lane();
@@ -124,10 +125,16 @@ struct Metadata {
     DEVICE void load() {
         constexpr uint32_t ZEROS = 0x44;  // places 0 and 1, twice
         for (int i = 0; i < ROW_TILES; ++i) {
-            for (int e = 0; e < Places::BYTES; ++e) {
-                const uint32_t byte = e < left ? from[i][e] : ZEROS;
-                uint32_t& word = places[i].word[e / 4];
-                word = e % 4 ? word | byte << e % 4 * 8 : byte;
+            if constexpr (WHOLE) {  // beyond the end the row's last, whose values are zeros
+                places[i] = {};
+                __builtin_memcpy(places[i].word,
+                                 __builtin_assume_aligned(from[i] + min(left - Bytes::BYTES, 0), Bytes::BYTES), Bytes::BYTES);
+            } else {
+                for (int e = 0; e < Bytes::BYTES; ++e) {
+                    const uint32_t byte = e < left ? from[i][e] : ZEROS;
+                    uint32_t& word = places[i].word[e / 4];
+                    word = e % 4 ? word | byte << e % 4 * 8 : byte;
+                }
             }
             from[i] += META;
         }
@@ -148,12 +155,13 @@ template <int BYTES> DEVICE words<BYTES> load_shared(const char* from) {
 // The products from PRODUCT on of a step, from the lane's rows in LDS.
 template <int PRODUCT>
 DEVICE void multiply_from(accumulators (&sum)[ROW_TILES][COL_TILES], const char* values, const char* x,
-                          const Places (&places)[ROW_TILES]) {
+                          const Places<TILE_K> (&places)[ROW_TILES]) {
     if constexpr (PRODUCT < PRODUCTS) {
         run_values a[ROW_TILES];
-        operand b[COL_TILES];
-        for (int i = 0; i < ROW_TILES; ++i) a[i] = load_shared<RUN>(values + i * 16 * VALUE_PITCH + PRODUCT * RUN);
-        for (int j = 0; j < COL_TILES; ++j) b[j] = load_shared<RUN * 2>(x + j * 16 * X_PITCH + PRODUCT * RUN * 2);
+        run_elements b[COL_TILES];
+        for (int i = 0; i < ROW_TILES; ++i)
+            a[i] = load_shared<VALUE_RUN>(values + i * 16 * VALUE_PITCH + PRODUCT * VALUE_RUN);
+        for (int j = 0; j < COL_TILES; ++j) b[j] = load_shared<X_RUN>(x + j * 16 * X_PITCH + PRODUCT * X_RUN);
 #pragma unroll
         for (int i = 0; i < ROW_TILES; ++i) {
 #pragma unroll
@@ -164,7 +172,8 @@ DEVICE void multiply_from(accumulators (&sum)[ROW_TILES][COL_TILES], const char*
 }
 
 KERNEL(THREADS)
-void sparse_mm_matrix(const T* x, int64_t x_row, const T* values, const uint8_t* meta, const T* bias, T* y, int rows,
+void sparse_mm_matrix(const Element* x, int64_t x_row, const Element* values, const uint8_t* meta, const float* scale_x,
+                      int64_t scale_x_step, const float* scale_w, int64_t scale_w_step, const R* bias, R* y, int rows,
                       int columns, int k) {
     SHARED __attribute__((aligned(16))) char value_tile[TILE_N * VALUE_PITCH];
     SHARED __attribute__((aligned(16))) char x_tile[TILE_M * X_PITCH];
@@ -189,7 +198,7 @@ void sparse_mm_matrix(const T* x, int64_t x_row, const T* values, const uint8_t*
         lds_barrier();  // nobody still reads the step before
         value_copy.store(value_tile);
         x_copy.store(x_tile);
-        Places places[ROW_TILES];
+        Places<TILE_K> places[ROW_TILES];
         for (int i = 0; i < ROW_TILES; ++i) places[i] = metadata.places[i];
         lds_barrier();
         if (step + 1 < steps) {
@@ -197,25 +206,47 @@ void sparse_mm_matrix(const T* x, int64_t x_row, const T* values, const uint8_t*
             x_copy.load();
             metadata.load();
         }
-        multiply_from<0>(sum, value_tile + (row + row_of_lane()) * VALUE_PITCH + group_of_lane() * (TILE_K / GROUPS),
-                         x_tile + (col + lane_column()) * X_PITCH + group_of_lane() * (TILE_K / GROUPS) * 2, places);
+        multiply_from<0>(sum, value_tile + (row + row_of_lane()) * VALUE_PITCH + group_of_lane() * (TILE_K / GROUPS * SIZE / 2),
+                         x_tile + (col + lane_column()) * X_PITCH + group_of_lane() * (TILE_K / GROUPS * SIZE), places);
+    }
+    int* const found = reinterpret_cast<int*>(value_tile);  // NaN, of the tile's rows of the weight, then of x
+    if constexpr (HALVED) {
+        lds_barrier();
+        value_copy.store_found(found);
+        x_copy.store_found(found + TILE_N);
+        lds_barrier();
+    }
+    float scale_m[COL_TILES];
+    for (int j = 0; CODES && j < COL_TILES; ++j) {
+        const int at = col + j * 16 + lane_column();
+        scale_m[j] = scale_x[min(tile.col + at, rows - 1) * scale_x_step];
+        if (HALVED && found[TILE_N + at]) scale_m[j] = __builtin_nanf("");
     }
     for (int i = 0; i < ROW_TILES; ++i) {
-        const int n = tile.row + row + i * 16 + lane_part() * SUMS;
-        float added[SUMS] = {};
+        const int at = row + i * 16 + lane_part() * SUMS, n = tile.row + at;
+        float added[SUMS] = {}, scale_n[SUMS];
         for (int e = 0; HAS_BIAS && e < SUMS; ++e) added[e] = n + e < columns ? to_float(bias[n + e]) : 0.0f;
+        for (int e = 0; CODES && e < SUMS; ++e) {
+            scale_n[e] = scale_w[min(n + e, columns - 1) * scale_w_step];
+            if (HALVED && found[at + e]) scale_n[e] = __builtin_nanf("");
+        }
         for (int j = 0; j < COL_TILES; ++j) {
             const int m = tile.col + col + j * 16 + lane_column();
             if (m >= rows) continue;
-            T* to = y + static_cast<int64_t>(m) * columns + n;
+            float result[SUMS];
+            for (int e = 0; e < SUMS; ++e) {
+                const float product = HALVED ? sum[i][j][e] * 4.0f : sum[i][j][e];
+                result[e] = CODES ? product * scale_m[j] * scale_n[e] : product;
+                if (HAS_BIAS) result[e] += added[e];
+            }
+            R* to = y + static_cast<int64_t>(m) * columns + n;
             if (n + SUMS <= columns) {
                 words<SUMS * 2> line;
-                for (int e = 0; e < SUMS; e += 2)
-                    line.w[e / 2] = pack2<T>(sum[i][j][e] + added[e], sum[i][j][e + 1] + added[e + 1]);
+                for (int e = 0; e < SUMS; e += 2) line.w[e / 2] = pack2<R>(result[e], result[e + 1]);
                 __builtin_memcpy(to, &line, sizeof line);
             } else {
                 for (int e = 0; e < SUMS; ++e)
-                    if (n + e < columns) to[e] = from_float<T>(sum[i][j][e] + added[e]);
+                    if (n + e < columns) to[e] = from_float<R>(result[e]);
             }
         }
     }

@@ -335,11 +335,11 @@ for one in ("fp8", "bf8"):
 PLACES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
-def sparse_problem(name: str, m: int, k: int, type_name: str, byte: int) -> Problem:
-    """Two waves with small integers. A lane's eight k are those of lanes of its place in the 64; `byte` of
-    the register of places counts, and the others hold any bits."""
-    random, element = seed(name), ELEMENTS[type_name]
-    shape = Shape(m, k)
+def sparse_problem(name: str, m: int, k: int, types: tuple[str, str], part: int) -> Problem:
+    """Two waves with small integers. A lane's k are those of lanes of its place in the 64; `part` of the
+    register of places, a byte of 16-bit types and else a half, counts, and the others hold any bits."""
+    random, left, right_type = seed(name), ELEMENTS[types[0]], ELEMENTS[types[1]]
+    shape, per_lane = Shape(m, k), k * m // 64
     rows, results = [], {}
     for wave in range(2):
         a = [[0] * k for _ in range(m)]
@@ -347,19 +347,19 @@ def sparse_problem(name: str, m: int, k: int, type_name: str, byte: int) -> Prob
         c = [[random.randint(-9, 9) for _ in range(m)] for _ in range(m)]
         held = []
         for lane in range(64):
-            row, first = lane % m, lane // m * 8
+            row, first = lane % m, lane // m * per_lane
             values = right = index = 0
-            for half in range(2):
+            for four in range(per_lane // 4):
                 low, high = random.choice(PLACES)
-                index |= (low | high << 2) << 4 * half
+                index |= (low | high << 2) << 4 * four
                 for slot, place in enumerate((low, high)):
                     number = random.randint(-3, 3)
-                    a[row][first + 4 * half + place] = number
-                    values |= element.write(number, "gfx942") << 16 * (2 * half + slot)
-            for j in range(8):
-                right |= element.write(b[row][first + j], "gfx942") << 16 * j
-            others = random.getrandbits(32) & ~(0xFF << 8 * byte)
-            held.append((values, right, others | index << 8 * byte))
+                    a[row][first + 4 * four + place] = number
+                    values |= left.write(number, "gfx942") << left.width * (2 * four + slot)
+            for j in range(per_lane):
+                right |= right_type.write(b[row][first + j], "gfx942") << right_type.width * j
+            others = random.getrandbits(32) & ~(((1 << per_lane) - 1) << per_lane * part)
+            held.append((values, right, others | index << per_lane * part))
         for lane in range(64):
             seeds = wants = 0
             for i in range(shape.accumulators):
@@ -372,11 +372,11 @@ def sparse_problem(name: str, m: int, k: int, type_name: str, byte: int) -> Prob
     return Problem(tuple(rows), results)
 
 
-def sparse_probe(m: int, k: int, type_name: str, cbsz: int, abid: int) -> None:
-    name = f"v_smfmac_f32_{m}x{m}x{k}_{type_name}"
+def sparse_probe(m: int, k: int, types: tuple[str, ...], cbsz: int, abid: int) -> None:
+    name = f"v_smfmac_f32_{m}x{m}x{k}_{'_'.join(types)}"
     modifiers = f"{f' cbsz:{cbsz}' if cbsz else ''}{f' abid:{abid}' if abid else ''}"
-    byte = 0 if cbsz else abid
-    table, rule = lazily(functools.partial(sparse_problem, name, m, k, type_name, byte))
+    part = 0 if cbsz else abid
+    table, rule = lazily(functools.partial(sparse_problem, name, m, k, (types[0], types[-1]), part))
     sums = kind_of(m * m // 2)
     SUITE.add(
         Probe(
@@ -394,10 +394,13 @@ def sparse_probe(m: int, k: int, type_name: str, cbsz: int, abid: int) -> None:
     )
 
 
-for stem in ("f16", "bf16"):
-    for m, k in ((16, 32), (32, 16)):
-        for cbsz, abid in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 2)):
-            sparse_probe(m, k, stem, cbsz, abid)
+for m, k in ((16, 32), (32, 16)):
+    for cbsz, abid in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 2)):
+        for stem in ("f16", "bf16"):
+            sparse_probe(m, k, (stem,), cbsz, abid)
+    for cbsz, abid in ((0, 0), (0, 1), (1, 1)):
+        for pair in product(("fp8", "bf8"), repeat=2):
+            sparse_probe(m, 2 * k, pair, cbsz, abid)
 
 
 # Rounding.

@@ -9,6 +9,7 @@ from .registry import Edit, adder, mutant, source
 from .tools import right
 
 TRITON = "quantize_int4/triton_impl.py"
+PAIRS = "quantize_int4/pairs.h"
 of_rows = adder("quantize_int4")
 
 
@@ -135,4 +136,38 @@ source(
         "half = above.to(tl.float32, bitcast=True) * 0.5 + below * 0.5",
         "half = (above.to(tl.float32, bitcast=True) + below) * 0.5",
     ),
+)
+source(
+    *("quantize_int4", "cpp", "gfx942", "nibbles swapped"),
+    Edit(PAIRS, "codes.rounded(held[i])", "codes.rounded(held[i ^ 1])"),
+    Edit(PAIRS, "codes.rounded(held[COUNT - 1])", "codes.rounded(held[COUNT - 2])"),
+)
+source(
+    *("quantize_int4", "cpp", "gfx942", "a half step beyond the largest code wraps"),
+    Edit(PAIRS, "math_min_number(scaled, most)", "scaled"),
+)
+source(
+    *("quantize_int4", "cpp", "gfx942", "codes of rows with Inf from NaN"),
+    Edit(PAIRS, "if (scale <= 0x1.fffffep+127f) {", "{"),
+)
+source(
+    *("quantize_int4", "cpp", "gfx942", "0 beside the last code of an odd row"),
+    Edit(PAIRS, "static_cast<Code>(word >> 4 * i)", "(word >> 4 * i) & (column + i + 1 < length ? 255 : 15)"),
+)
+source(
+    *("quantize_int4", "cpp", "gfx942", "the last pair of a row not stored"),
+    Edit(PAIRS, "if (column + i < length)", "if (column + i + 2 < length)"),
+)
+source(
+    *("quantize_int4_asymmetric", "cpp", "gfx942", "a zero point of 8 added"),
+    Edit(PAIRS, "zero * at_each_place<COUNT>(1)", "8u * at_each_place<COUNT>(1)"),
+)
+source(
+    *("quantize_int4_asymmetric", "cpp", "gfx942", "ends that round apart wrap"),
+    Edit(PAIRS, "if (ASYMMETRIC) scaled = math_max_number(scaled, least);", ""),
+    Edit(PAIRS, "math_min_number(scaled, most)", "scaled"),
+)
+source(
+    *("quantize_int4_asymmetric", "cpp", "gfx942", "zero points of int8"),
+    Edit("quantize_int8/codes.h", "2.0f * HALF_SPAN) + LEAST", "2.0f * HALF_SPAN) - 128"),
 )

@@ -10,6 +10,9 @@ from .tools import right
 
 OP = "sparse_scaled_mm"
 TRITON = "sparse_mm/triton_impl.py"
+MATRIX = "sparse_mm/gfx/matrix.hip"
+PRODUCTS = "sparse_mm/gfx/products.h"
+HALVED = "_lib/amdgcn/half_fnuz.h"
 
 
 def _with(name, change):
@@ -110,3 +113,68 @@ source(
     *(OP, "triton", "gfx942", "values decoded as integers"),
     Edit(TRITON, "decode(values, FORMAT).to(tl.bfloat16)", "values.to(tl.bfloat16)"),
 )
+source(
+    *(OP, "smfmac", "gfx942", "-0 left as fnuz's NaN"),
+    Edit(HALVED, "return (codes & nonzero) | sizes;", "return codes;"),
+)
+source(
+    *(OP, "smfmac", "gfx942", "NaN multiplied as a number"),
+    Edit(HALVED, "found |= sizes + 0x01010101u;", "found |= 0;"),
+)
+source(
+    *(OP, "smfmac", "gfx942", "NaN of the last chunk alone"),
+    Edit(HALVED, "found |= sizes + 0x01010101u;", "found = sizes + 0x01010101u;"),
+)
+source(
+    *(OP, "smfmac", "gfx942", "NaN of the lowest of four codes not found"),
+    Edit(HALVED, "found & 0x80808080u", "found & 0x80808000u"),
+)
+source(
+    *(OP, "smfmac", "gfx942", "NaN of a thread's own chunk of a row alone"),
+    Edit(MATRIX, "any |= shuffle_xor(any, mask)", "any |= 0"),
+)
+source(
+    *(OP, "smfmac", "gfx942", "NaN of the weight not kept"),
+    Edit(MATRIX, "value_copy.store_found(found);", "x_copy.store_found(found);"),
+)
+source(
+    *(OP, "smfmac", "gfx942", "twice too small"),
+    Edit(MATRIX, "sum[i][j][e] * 4.0f", "sum[i][j][e] * 2.0f"),
+)
+source(
+    *(OP, "smfmac", "gfx942", "the factor of the codes in the scale"),
+    Edit(MATRIX, "sum[i][j][e] * 4.0f", "sum[i][j][e]"),
+    Edit(MATRIX, "product * scale_m[j] * scale_n[e]", "product * (4.0f * scale_m[j]) * scale_n[e]"),
+)
+source(
+    *(OP, "smfmac", "gfx942", "the metadata of the other product of 128 k"),
+    Edit(
+        PRODUCTS,
+        "__builtin_bit_cast(i32x4, b), c, static_cast<int>(places.word[0]), 0, PRODUCT)",
+        "__builtin_bit_cast(i32x4, b), c, static_cast<int>(places.word[0]), 0, 1 - PRODUCT)",
+    ),
+)
+source(
+    *(OP, "wmma", "gfx1201", "the two values of four exchanged"),
+    Edit(PRODUCTS, "(two & 0xff) << (places >> 4 * i & 3)", "(two >> 8 & 0xff) << (places >> 4 * i & 3)"),
+    Edit(PRODUCTS, "(two >> 8 & 0xff) << (places >> (4", "(two & 0xff) << (places >> (4"),
+)
+source(
+    *(OP, "mfma", "gfx950", "the places of the first four for all"),
+    Edit(
+        PRODUCTS, "(two >> 8 & 0xff) << (places >> (4 * i + 2) & 3)", "(two >> 8 & 0xff) << (places >> 2 & 3)"
+    ),
+)
+source(
+    *(OP, "wmma", "gfx1100", "codes decoded as those of e4m3fnuz"),
+    Edit(MATRIX, "Minifloat<8, 3, 7, 0x7e, 0x7f, false>", "Minifloat<8, 3, 8, 0x7f, 0x80, true>"),
+)
+for _impl, _arch in (("smfmac", "gfx942"), ("mfma", "gfx950")):
+    source(
+        *(OP, _impl, _arch, "beyond a row's end its last elements"),
+        Edit(MATRIX, "word = left > 0 ? word : 0;", "word = word;"),
+    )
+    source(
+        *(OP, _impl, _arch, "the scale of the tile's first row for all"),
+        Edit(MATRIX, "scale_x[min(tile.col + at, rows - 1) *", "scale_x[tile.col *"),
+    )

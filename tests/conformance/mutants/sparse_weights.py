@@ -10,6 +10,7 @@ from .tools import right
 OP = "sparse_mm"
 TRITON = "sparse_mm/triton_impl.py"
 MATRIX = "sparse_mm/gfx/matrix.hip"
+PRODUCTS = "sparse_mm/gfx/products.h"
 
 
 def _with(name, change):
@@ -94,20 +95,20 @@ source(
 source(
     *(OP, "smfmac", "gfx942", "the metadata of the other product of 64 k"),
     Edit(
-        MATRIX,
+        PRODUCTS,
         "static_cast<int>(places.word[0]), 0, PRODUCT",
         "static_cast<int>(places.word[0]), 0, 1 - PRODUCT",
-        2,
+        3,
     ),
 )
 source(
     *(OP, "wmma", "gfx1100", "the two values of four swapped"),
-    Edit(MATRIX, "(values.w[i] & 0xffff) << (places >> 4", "(values.w[i] >> 16) << (places >> 4"),
-    Edit(MATRIX, "(values.w[i] >> 16) << (places >> (4", "(values.w[i] & 0xffff) << (places >> (4"),
+    Edit(PRODUCTS, "(values.w[i] & 0xffff) << (places >> 4", "(values.w[i] >> 16) << (places >> 4"),
+    Edit(PRODUCTS, "(values.w[i] >> 16) << (places >> (4", "(values.w[i] & 0xffff) << (places >> (4"),
 )
 source(
     *(OP, "wmma", "gfx1100", "the places of the first product for all"),
-    Edit(MATRIX, "places.of(PRODUCT)", "places.of(0)"),
+    Edit(PRODUCTS, "decompressed(a, places.of(PRODUCT))", "decompressed(a, places.of(0))"),
 )
 for _impl, _arch in (("smfmac", "gfx942"), ("wmma", "gfx1100")):
     source(
@@ -120,7 +121,7 @@ for _impl, _arch in (("smfmac", "gfx942"), ("wmma", "gfx1100")):
     )
     source(
         *(OP, _impl, _arch, "x's elements of the first product for all"),
-        Edit(MATRIX, "X_PITCH + PRODUCT * RUN * 2", "X_PITCH"),
+        Edit(MATRIX, "X_PITCH + PRODUCT * X_RUN", "X_PITCH"),
     )
     source(
         *(OP, _impl, _arch, "the last column of y not stored"),
