@@ -23,6 +23,9 @@ Scales = Callable[[int, int, int], tuple[Tensor, Tensor]]
 RESULTS = (torch.bfloat16, torch.float16, torch.float32)
 SIZES = ((3, 136, 7168), (5, 264, 2112), (33, 40, 576), (2, 576, 576), (7, 129, 129), (130, 130, 130))
 """M, N and K: long sums, ends of blocks, as many columns as k, as many rows as columns."""
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+PAIRS = {E4M3: ((E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2))}
+"""By the dtype that a probe is asked for, those of mat_a and mat_b; of others both are that one."""
 LOST = 2.0e-3
 """Relative error of a sum of positive numbers: by simulation 5e-4 in 13 bits with promotion, and without it
 1.3e-2 of 1024 terms, 6.6e-2 of 4096. In float32 it is below 1e-5."""
@@ -134,6 +137,48 @@ def nan_poisons(
     return True
 
 
+def every_code(
+    call: Call, dtype: torch.dtype, device: torch.device, scales: Scales, meaning: Callable[..., Tensor]
+) -> bool:
+    """the product of any two codes is exact, that of NaN, Inf and zeros of both signs as IEEE 754 has it"""
+    for left, right in PAIRS.get(dtype, ((dtype, dtype),)):
+        for length, at in ((1, 0), (144, 131)):
+            a = torch.zeros(256, length, dtype=torch.uint8)
+            b = torch.zeros(256, length, dtype=torch.uint8)
+            a[:, at] = b[:, at] = torch.arange(256)
+            a, b = a.view(left), b.view(right).t()
+            scale_a, scale_b = scales(256, 256, length)
+            ref = meaning(*(each.double() for each in (a, b, scale_a, scale_b)))
+            for columns in (b, b.contiguous()):
+                c = _called(call, device, mat_a=a, mat_b=columns, scale_a=scale_a, scale_b=scale_b,
+                            output_dtype=torch.float32)  # fmt: skip
+                same = (c.double() == ref) | (c.isnan() & ref.isnan())
+                if not bool(same.all()):
+                    return False
+    return True
+
+
+def finite_results_stay(
+    call: Call, dtype: torch.dtype, device: torch.device, scales: Scales, meaning: Callable[..., Tensor]
+) -> bool:
+    """NaN and Inf leave the bits of results that have none of them among their operands as they were"""
+    rows, columns, length = 70, 80, 272
+    for left, right in PAIRS.get(dtype, ((dtype, dtype),)):
+        generator = torch.Generator().manual_seed(0)
+        a = torch.randn(rows, length, generator=generator).to(left)
+        b = torch.randn(columns, length, generator=generator).to(right)
+        scale_a, scale_b = scales(rows, columns, length)
+        found = []
+        for _ in range(2):
+            found.append(_called(call, device, mat_a=a, mat_b=b.t(), scale_a=scale_a, scale_b=scale_b,
+                                 output_dtype=torch.float32)[1:, :-1])  # fmt: skip
+            a, b = a.clone(), b.clone()
+            a[0, 7], b[-1, 260] = torch.inf, -torch.inf  # NaN where a type has no Inf
+        if not torch.equal(*found):
+            return False
+    return True
+
+
 def empty(
     call: Call, dtype: torch.dtype, device: torch.device, scales: Scales, meaning: Callable[..., Tensor]
 ) -> bool:
@@ -150,7 +195,7 @@ def empty(
     return True
 
 
-KINDS = (exact_sums, one_hot, promoted, nan_poisons, empty)
+KINDS = (exact_sums, one_hot, promoted, nan_poisons, every_code, finite_results_stay, empty)
 
 
 def named(probe: Callable[..., bool], scales: Scales, meaning: Callable[..., Tensor]) -> Any:

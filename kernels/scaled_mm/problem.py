@@ -51,6 +51,12 @@ def has_instructions(device: Device, *types: str) -> bool:
     return (device.arch == "gfx950" or device.arch.startswith("gfx12")) and all(each in OCP for each in types)
 
 
+def triton_decodes(device: Device, *types: str) -> bool:
+    """Whether Triton makes bfloat16 numbers of codes of these types on this AMD GPU: of two types too, which
+    Triton 3.6 does not compile (gfx1201), or multiplies wrongly (gfx950)."""
+    return not has_instructions(device, *types) or len({*types}) > 1
+
+
 def from_call(call: Call, blocked: bool, mx: bool = False) -> ScaledProblem:
     """The problem of a call of scaled_mm or, `blocked`, of scaled_mm_block or, `mx`, of scaled_mm_mx."""
     scale_a, scale_b = (Scale(name, *call[name].strides) for name in ("scale_a", "scale_b"))

@@ -34,7 +34,7 @@ from portable.kernels.matmul.triton.plan import (
     unit_of,
 )
 from portable.kernels.matmul.triton.tile import bias_of, tile_starts
-from portable.kernels.scaled_mm.problem import BLOCK, OCP, ScaledProblem, from_call, has_instructions
+from portable.kernels.scaled_mm.problem import BLOCK, OCP, ScaledProblem, from_call, triton_decodes
 from portable.kernels.scaled_mm.reference import MX_GROUP
 from portable.kernels.scaled_mm.triton_descriptors import plan_descriptors, scale_args, unfit
 from portable.layout import ceil_div
@@ -237,11 +237,10 @@ def plan_pointers(problem: ScaledProblem, call: Call) -> Plan | Rejected:
 
 
 def uses_instructions(device: Device, *types: str) -> bool:
-    """Whether the product is of the codes themselves: not of two types on AMD GPUs, which Triton 3.6 does not
-    compile (gfx1201), or multiplies wrongly (gfx950)."""
+    """Whether the product is of the codes themselves."""
     if arch_number(device):
         return arch_number(device) >= 89 and all(each in OCP for each in types)
-    return has_instructions(device, *types) and len({*types}) == 1
+    return not triton_decodes(device, *types)
 
 
 def fitted(config: Mapping[str, Any], unit: int, device: Device, native: bool) -> dict[str, Any]:

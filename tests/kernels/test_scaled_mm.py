@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -222,7 +223,11 @@ DEVICES = {
 CONFIG = dict(registry.spec("scaled_mm").implementation("triton").default)  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def planned(
+def planned(*args, **options):
+    return launch_of(plan_of(*args, **options))
+
+
+def plan_of(
     arch, types=("float8_e4m3fn", "float8_e4m3fn"), blocked=False, fast=False, entry=None,
     sizes=(512, 512, 1024), b_steps=None, **config,
 ):  # fmt: skip
@@ -237,7 +242,7 @@ def planned(
     }
     entry = entry or (triton_impl.blocks if blocked else triton_impl.rows)
     params = {"output_dtype": "bfloat16", "use_fast_accum": fast}
-    return launch_of(entry(Call(tensors, params, {"M": m, "N": n, "K": k}, DEVICES[arch], CONFIG | config)))
+    return entry(Call(tensors, params, {"M": m, "N": n, "K": k}, DEVICES[arch], CONFIG | config))
 
 
 @pytest.mark.parametrize(
@@ -422,7 +427,8 @@ def test_a_tensor_map_of_one_line_steps_by_whole_16_bytes():
     "arch, types, native",
     [
         ("gfx942", ("float8_e4m3fnuz", "float8_e4m3fnuz"), 1),
-        ("gfx942", ("float8_e4m3fn", "float8_e4m3fn"), 0),
+        ("gfx942", ("float8_e4m3fn", "float8_e5m2"), 1),
+        ("gfx942", ("float8_e4m3fn", "float8_e4m3fn"), 1),
         ("gfx1201", ("float8_e5m2", "float8_e4m3fn"), 1),
         ("gfx1201", ("float8_e4m3fnuz", "float8_e4m3fnuz"), 0),
     ],
@@ -430,4 +436,34 @@ def test_a_tensor_map_of_one_line_steps_by_whole_16_bytes():
 def test_hip_multiplies_codes_where_the_gpu_has_instructions_for_their_types(arch, types, native):
     defines = dict(planned(arch, types, entry=gfx_plan.rows).kernel.defines)
     assert defines["NATIVE"] == native and defines["ALIGNED"] == (arch == "gfx942")
+    assert defines["AS_FNUZ"] == (arch == "gfx942" and "fnuz" not in types[0])
     assert ("5,2" in defines["A_FORMAT"] or "8,2" in defines["A_FORMAT"]) == (types[0] == "float8_e5m2")
+
+
+@pytest.mark.parametrize(
+    "arch, types, triton",
+    [
+        ("gfx942", ("float8_e4m3fnuz", "float8_e4m3fnuz"), "multiplies"),
+        ("gfx942", ("float8_e4m3fn", "float8_e4m3fn"), "decodes"),
+        ("gfx1201", ("float8_e4m3fn", "float8_e4m3fn"), "multiplies"),
+        ("gfx1201", ("float8_e5m2", "float8_e4m3fn"), "decodes"),
+    ],
+)
+@pytest.mark.parametrize("blocked", [False, True])
+def test_hip_goes_before_triton_where_triton_decodes(arch, types, triton, blocked):
+    entry = gfx_plan.blocks if blocked else gfx_plan.rows
+    other = "decodes" if triton == "multiplies" else "multiplies"
+    planned(arch, types, blocked, entry=partial(entry, triton=triton))
+    planned(arch, types, blocked, entry=entry)
+    refused = plan_of(arch, types, blocked, entry=partial(entry, triton=other))
+    assert isinstance(refused, Rejected) and f"Triton {triton} {types[0]} by {types[1]}" in refused.reason
+
+
+@pytest.mark.parametrize(
+    "name, op, before",
+    [("mfma", "scaled_mm", True), ("wmma", "scaled_mm", True), ("wmma", "scaled_mm_block", True),
+     ("mfma_fallback", "scaled_mm", False), ("wmma_fallback", "scaled_mm_block", False)],
+)  # fmt: skip
+def test_the_order_of_hip_and_triton(name, op, before):
+    names = [each.name for each in registry.spec(op).implementations]
+    assert (names.index(name) < names.index("triton")) == before

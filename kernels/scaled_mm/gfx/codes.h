@@ -1,7 +1,8 @@
 // Operands of 8 bits on AMD's matrix units: what a lane holds of 16 lines, and their products.
 //
-// -DNATIVE=1: instructions for the operands' own types (fnuz on gfx942, OCP on gfx950 and gfx12). 0: codes become bfloat16
-// numbers, which hold every type exactly. -DA_FORMAT, -DB_FORMAT: the types (minifloat.h). -DA_E5M2, -DB_E5M2: 1 of e5m2.
+// -DNATIVE=1: instructions for the operands' own types (fnuz on gfx942, OCP on gfx950 and gfx12), and with -DAS_FNUZ=1 for
+// those of ocp_as_fnuz.h. 0: codes become bfloat16 numbers, which hold every type exactly. -DA_FORMAT, -DB_FORMAT: the types
+// (minifloat.h). -DA_E5M2, -DB_E5M2: 1 of e5m2.
 // -DINTEGER=1: the operands are int8, for which all of these GPUs have instructions (integers.h).
 //
 // The product is computed as c.T = b.T @ a.T, so that a lane's accumulators run along a row of c: of lane l, accumulator i
@@ -81,11 +82,12 @@ DEVICE Accumulators multiply(Codes a, Codes b, Accumulators c) {
 #endif
 }
 
-#else
+#endif
 
-typedef words<HELD * 2> Codes;
-template <class Format> DEVICE Codes operand(words<16> codes, int product) {
-    Codes numbers;
+#if !INTEGER && (!NATIVE || AS_FNUZ)
+typedef words<HELD * 2> Numbers;
+template <class Format> DEVICE Numbers widened(words<16> codes, int product) {
+    Numbers numbers;
 #pragma unroll
     for (int i = 0; i < HELD / 2; ++i) {
         const uint32_t pair = codes.w[product * HELD / 4 + i / 2] >> i % 2 * 16;
@@ -95,7 +97,7 @@ template <class Format> DEVICE Codes operand(words<16> codes, int product) {
     return numbers;
 }
 
-DEVICE Accumulators multiply(Codes a, Codes b, Accumulators c) {
+DEVICE Accumulators multiply(Numbers a, Numbers b, Accumulators c) {
 #if defined(__gfx950__)
     typedef __bf16 numbers __attribute__((ext_vector_type(8)));
     return __builtin_amdgcn_mfma_f32_16x16x32_bf16(__builtin_bit_cast(numbers, b), __builtin_bit_cast(numbers, a), c, 0, 0,
@@ -119,4 +121,8 @@ DEVICE Accumulators multiply(Codes a, Codes b, Accumulators c) {
 #endif
 }
 
+#if !NATIVE
+typedef Numbers Codes;
+template <class Format> DEVICE Codes operand(words<16> codes, int product) { return widened<Format>(codes, product); }
+#endif
 #endif

@@ -8,7 +8,14 @@ from portable import dtypes
 from portable.kernels._lib.minifloat import format_type
 from portable.kernels.matmul.launch_args import ceil
 from portable.kernels.matmul.problem import Problem
-from portable.kernels.scaled_mm.problem import from_call, has_instructions, pointer, scale_strides
+from portable.kernels.scaled_mm.problem import (
+    OCP,
+    from_call,
+    has_instructions,
+    pointer,
+    scale_strides,
+    triton_decodes,
+)
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).with_name("scaled.hip")
@@ -18,22 +25,29 @@ _WAVES = 4
 LARGE, SMALL = (128, 128), (64, 64)
 
 
-def rows(call: Call) -> Plan | Rejected:
-    """scaled_mm: a scale for each row of a and each column of b."""
-    return _plan(call, blocked=False)
+def rows(call: Call, triton: str = "") -> Plan | Rejected:
+    """scaled_mm: a scale for each row of a and each column of b. `triton`: only types that Triton "decodes"
+    on this GPU, or those that it "multiplies"."""
+    return _plan(call, blocked=False, triton=triton)
 
 
-def blocks(call: Call) -> Plan | Rejected:
-    """scaled_mm_block: a scale for 128 k of each row of a, and for 128 k and 128 columns of b."""
-    return _plan(call, blocked=True)
+def blocks(call: Call, triton: str = "") -> Plan | Rejected:
+    """scaled_mm_block: a scale for 128 k of each row of a, and for 128 k and 128 columns of b; `triton` as in
+    `rows`."""
+    return _plan(call, blocked=True, triton=triton)
 
 
-def _plan(call: Call, blocked: bool) -> Plan | Rejected:
+def _plan(call: Call, blocked: bool, triton: str) -> Plan | Rejected:
     problem = from_call(call, blocked)
     a, b = problem.product.a.dtype, problem.product.b.dtype
+    does = "decodes" if triton_decodes(call.device, a, b) else "multiplies"
+    if triton not in ("", does):
+        return Rejected(f"Triton {does} {a} by {b} on {call.device.arch}: another implementation's place")
+    as_fnuz = call.device.arch == "gfx942" and a in OCP and b in OCP
     defines = (
         ("INTEGER", 0),
-        ("NATIVE", int(has_instructions(call.device, a, b))),
+        ("NATIVE", int(as_fnuz or has_instructions(call.device, a, b))),
+        ("AS_FNUZ", int(as_fnuz)),
         ("A_FORMAT", format_type(a)),
         ("B_FORMAT", format_type(b)),
         ("A_E5M2", int("e5m2" in a)),

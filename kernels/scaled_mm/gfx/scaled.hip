@@ -8,12 +8,25 @@
 // neighbours in memory are neighbours in k. -DR: c's and bias' type. -DHAS_BIAS. -DDIES: XCDs. -DBLOCKED=1: the scales are
 // those of a TILE_K along k, and of 128 columns of b; the sum of each is scaled and added to the total. With -DINTEGER=1:
 // -DSCALED=0: c is int32 sums. -DHAS_ZERO_POINT.
+//
+// -DAS_FNUZ=1, on gfx942: OCP's codes become fnuz on their way to LDS, once for each. What is not finite becomes NaN, so that
+// its row or column is NaN. e5m2 has Inf too: a block that met one multiplies its tile again as bfloat16 numbers, and stores
+// what is not finite there; finite results have the same bits whatever the others are.
 #include "_lib/amdgcn/lds.h"
 #include "codes.h"
+#if AS_FNUZ
+#include "ocp_as_fnuz.h"
+#endif
 #include "matmul/gfx/raster.h"
 
 constexpr int TILE_K = 128, BLOCK = 128;
 constexpr int WAVES_M = 2, WAVES_N = 2;
+#if AS_FNUZ
+constexpr bool HAS_INF = A_E5M2 || B_E5M2;
+#else
+constexpr float AS_FNUZ_FACTOR = 1.0f;
+constexpr bool HAS_INF = false;
+#endif
 constexpr int THREADS = WAVES_M * WAVES_N * WARP;
 constexpr int LINE = TILE_K;  // bytes of a line in LDS
 constexpr int M_FRAGMENTS = TILE_M / WAVES_M / FRAGMENT, N_FRAGMENTS = TILE_N / WAVES_N / FRAGMENT;
@@ -83,6 +96,32 @@ template <int LINES, bool K_MAJOR> struct CodeTile {
 #endif
     }
 
+#if AS_FNUZ
+    // Makes fnuz codes of OCP's. Whether one of this thread's was not finite.
+    template <class Format> DEVICE bool to_fnuz() {
+        uint32_t found = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+            for (int word = 0; word < 4; ++word) {
+                found |= not_finite<Format>(held[i].w[word]);
+                held[i].w[word] = finite_as_fnuz(held[i].w[word]);
+            }
+        }
+        const bool some = found & SIGNS;
+        if (__builtin_expect(some, false)) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+                for (int word = 0; word < 4; ++word) {
+                    held[i].w[word] = with_nan(held[i].w[word], not_finite<Format>(held[i].w[word]));
+                }
+            }
+        }
+        return some;
+    }
+#endif
+
     DEVICE void store(char* lds) const {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
@@ -98,12 +137,40 @@ template <int LINES, bool K_MAJOR> struct CodeTile {
     }
 };
 
+// What a product takes of 16 codes; WIDE: numbers of bfloat16.
+template <bool WIDE, class Format> DEVICE auto operand_of(words<16> codes, int product) {
+#if AS_FNUZ
+    if constexpr (WIDE) return widened<Format>(codes, product);
+    else
+#endif
+        return operand<Format>(codes, product);
+}
+
 struct Scales {
     const float* data;
     int64_t outer, inner;
 
     DEVICE float at(int64_t i, int64_t j) const { return data[i * outer + j * inner]; }
 };
+
+template <bool VALUE> struct Constant {
+    static constexpr bool value = VALUE;
+};
+
+DEVICE bool is_finite(float value) { return (bits_of(value) & 0x7f800000u) != 0x7f800000u; }
+
+#if AS_FNUZ
+// Whether it is so in any thread of the block; what `lds` held is gone. All threads must call.
+DEVICE bool in_any_thread(bool condition, char* lds) {
+    int* const waves = reinterpret_cast<int*>(lds);
+    waves[thread_x() / WARP] = __builtin_amdgcn_ballot_w64(condition) != 0;
+    lds_barrier();
+    int any = 0;
+    for (int wave = 0; wave < WAVES_M * WAVES_N; ++wave) any |= waves[wave];
+    lds_barrier();
+    return __builtin_amdgcn_readfirstlane(any);
+}
+#endif
 
 // A wave's part of the tile.
 struct Part {
@@ -123,12 +190,9 @@ struct Part {
     }
 
     // a and b: this wave's first lines in LDS.
-    DEVICE void add(const char* a, const char* b) {
-#if NATIVE
-#pragma unroll
-#else
-#pragma clang loop unroll(disable)  // decoding is long
-#endif
+    template <bool WIDE> DEVICE void add(const char* a, const char* b) {
+        typedef decltype(operand_of<WIDE, B_FORMAT>(words<16>{}, 0)) Operand;
+#pragma unroll(WIDE ? 1 : TILE_K / DEPTH)  // decoding is long
         for (int k = 0; k < TILE_K; k += DEPTH) {
             words<16> left[M_FRAGMENTS], right[N_FRAGMENTS];
             const int from = place(lane_line(), k + lane_k());
@@ -145,14 +209,14 @@ struct Part {
             }
 #pragma unroll
             for (int product = 0; product < PRODUCTS; ++product) {
-                Codes of_b[N_FRAGMENTS];
+                Operand of_b[N_FRAGMENTS];
 #pragma unroll
                 for (int j = 0; j < N_FRAGMENTS; ++j) {
-                    of_b[j] = operand<B_FORMAT>(right[j], product);
+                    of_b[j] = operand_of<WIDE, B_FORMAT>(right[j], product);
                 }
 #pragma unroll
                 for (int i = 0; i < M_FRAGMENTS; ++i) {
-                    const Codes of_a = operand<A_FORMAT>(left[i], product);
+                    const Operand of_a = operand_of<WIDE, A_FORMAT>(left[i], product);
 #pragma unroll
                     for (int j = 0; j < N_FRAGMENTS; ++j) {
                         sums[i][j] = multiply(of_a, of_b[j], sums[i][j]);
@@ -163,11 +227,12 @@ struct Part {
     }
 
 #if BLOCKED
-    // The sums of block `kb` of k, times its scales, from `part`; m and n are this wave's first row and column.
-    DEVICE void add_scaled(const Part& part, const Scales& of_a, const Scales& of_b, int kb, int m, int n, int M, int N) {
+    // The sums of block `kb` of k, times its scales and `factor`, from `part`; m and n: this wave's first row and column.
+    DEVICE void add_scaled(const Part& part, const Scales& of_a, const Scales& of_b, float factor, int kb, int m, int n,
+                           int M, int N) {
 #pragma unroll
         for (int i = 0; i < M_FRAGMENTS; ++i) {
-            const float scale_a = of_a.at(min(m + i * FRAGMENT + lane_line(), M - 1), kb);
+            const float scale_a = of_a.at(min(m + i * FRAGMENT + lane_line(), M - 1), kb) * factor;
 #pragma unroll
             for (int j = 0; j < N_FRAGMENTS; ++j) {  // 16 columns are of one block
                 const float scale = scale_a * of_b.at(kb, min(n + j * FRAGMENT, N - 1) / BLOCK);
@@ -204,67 +269,85 @@ void scaled_mm(const uint8_t* a, const uint8_t* b, const float* scale_a, const f
     CodeTile<TILE_M, A_K_MAJOR> a_tile(a, a_leading, corner.m, M);
     CodeTile<TILE_N, B_K_MAJOR> b_tile(b, b_leading, corner.n, N);
     Part total, part;
-    total.clear();
-    part.clear();
-    // Each round multiplies the tile in LDS, at `k`, and brings the next one; the first has nothing to multiply.
+    // The tile; WIDE: as products of bfloat16 numbers. Whether one of this thread's codes may be Inf.
+    const auto multiply_tile = [&](auto wide) __attribute__((always_inline)) {
+        constexpr bool WIDE = decltype(wide)::value, AGAIN = NATIVE && WIDE;
+        bool infinite = false;
+        total.clear();
+        part.clear();
+        // Each round multiplies the tile in LDS, at `k`, and brings the next one; the first has nothing to multiply.
 #pragma clang loop unroll(disable)
-    for (int k = -TILE_K; k < K; k += TILE_K) {
-        const int next = k + TILE_K;
-        if (next < K) {
-            a_tile.load(next, K - next);
-            b_tile.load(next, K - next);
-        }
-        __builtin_amdgcn_sched_barrier(0);  // the compiler would wait for them before the products
-        if (k >= 0) {
-            part.add(lds + wave_m * LINE, lds + A_BYTES + wave_n * LINE);
+        for (int k = -TILE_K; k < K; k += TILE_K) {
+            const int next = k + TILE_K;
+            if (next < K) {
+                a_tile.load(next, K - next);
+                b_tile.load(next, K - next);
+            }
+            __builtin_amdgcn_sched_barrier(0);  // the compiler would wait for them before the products
+            if (k >= 0) {
+                part.add<WIDE>(lds + wave_m * LINE, lds + A_BYTES + wave_n * LINE);
 #if BLOCKED
-            total.add_scaled(part, of_a, of_b, k / BLOCK, m, n, M, N);
-            part.clear();
-#endif
-        }
-        __builtin_amdgcn_sched_barrier(0);
-        lds_barrier();
-        if (next < K) {
-            a_tile.store(lds);
-            b_tile.store(lds + A_BYTES);
-        }
-        lds_barrier();
-    }
-    const Part& found = BLOCKED ? total : part;
-#if HAS_ZERO_POINT
-    Accumulators of_columns[N_FRAGMENTS];
-#pragma unroll
-    for (int j = 0; j < N_FRAGMENTS; ++j) of_columns[j] = column_sums(part.lines[j]);
-#endif
-#pragma unroll
-    for (int i = 0; i < M_FRAGMENTS; ++i) {
-        const int row = m + i * FRAGMENT + lane_line();
-        if (row >= M) continue;
-#if SCALED
-        const float own = BLOCKED ? 1.0f : of_a.at(row, 0);
-#endif
-#if HAS_ZERO_POINT
-        const int zero = zero_point[row * zero_point_row];
-#endif
-#pragma unroll
-        for (int j = 0; j < N_FRAGMENTS; ++j) {
-#pragma unroll
-            for (int e = 0; e < SUMS; ++e) {
-                const int column = n + j * FRAGMENT + lane_column(e);
-                if (column >= N) continue;
-                Sum sum = found.sums[i][j][e];
-#if HAS_ZERO_POINT
-                sum = corrected(sum, zero, of_columns[j][e]);
-#endif
-#if SCALED  // a statement is rounded by itself: -ffp-contract=on
-                float value = static_cast<float>(sum);
-                if (!BLOCKED) value = value * own * of_b.at(0, column);
-                if (HAS_BIAS) value += to_float(bias[column]);
-                c[row * c_row + column * c_col] = from_float<R>(value);
-#else
-                c[row * c_row + column * c_col] = sum;
+                total.add_scaled(part, of_a, of_b, WIDE ? 1.0f : AS_FNUZ_FACTOR, k / BLOCK, m, n, M, N);
+                part.clear();
 #endif
             }
+            __builtin_amdgcn_sched_barrier(0);
+#if AS_FNUZ
+            if (!WIDE && next < K) {
+                const bool in_a = a_tile.to_fnuz<A_FORMAT>(), in_b = b_tile.to_fnuz<B_FORMAT>();
+                infinite |= A_E5M2 && in_a || B_E5M2 && in_b;
+            }
+#endif
+            lds_barrier();
+            if (next < K) {
+                a_tile.store(lds);
+                b_tile.store(lds + A_BYTES);
+            }
+            lds_barrier();
         }
-    }
+        const Part& found = BLOCKED ? total : part;
+#if HAS_ZERO_POINT
+        Accumulators of_columns[N_FRAGMENTS];
+#pragma unroll
+        for (int j = 0; j < N_FRAGMENTS; ++j) of_columns[j] = column_sums(part.lines[j]);
+#endif
+#pragma unroll
+        for (int i = 0; i < M_FRAGMENTS; ++i) {
+            const int row = m + i * FRAGMENT + lane_line();
+            if (row >= M) continue;
+#if SCALED
+            const float own = BLOCKED ? 1.0f : of_a.at(row, 0);
+#endif
+#if HAS_ZERO_POINT
+            const int zero = zero_point[row * zero_point_row];
+#endif
+#pragma unroll
+            for (int j = 0; j < N_FRAGMENTS; ++j) {
+#pragma unroll
+                for (int e = 0; e < SUMS; ++e) {
+                    const int column = n + j * FRAGMENT + lane_column(e);
+                    if (column >= N) continue;
+                    Sum sum = found.sums[i][j][e];
+#if HAS_ZERO_POINT
+                    sum = corrected(sum, zero, of_columns[j][e]);
+#endif
+#if SCALED  // a statement is rounded by itself: -ffp-contract=on
+                    float value = static_cast<float>(sum);
+                    if (AGAIN && is_finite(value)) continue;
+                    if (!BLOCKED && !WIDE) value *= AS_FNUZ_FACTOR;  // exact
+                    if (!BLOCKED) value = value * own * of_b.at(0, column);
+                    if (HAS_BIAS) value += to_float(bias[column]);
+                    c[row * c_row + column * c_col] = from_float<R>(value);
+#else
+                    c[row * c_row + column * c_col] = sum;
+#endif
+                }
+            }
+        }
+        return infinite;
+    };
+    const bool infinite = multiply_tile(Constant<!NATIVE>{});
+#if AS_FNUZ
+    if (HAS_INF && in_any_thread(infinite, lds)) multiply_tile(Constant<true>{});
+#endif
 }

@@ -179,6 +179,36 @@ source(
     *(BLOCKS, "mfma", "gfx942", "a block's sum kept for the next"),
     Edit(HIP, "part.clear();\n#endif", "#endif"),
 )
+FNUZ = "scaled_mm/gfx/ocp_as_fnuz.h"
+for op in (ROWS, BLOCKS):
+    source(
+        *(op, "mfma", "gfx942", "OCP's minus zero read as fnuz' NaN"),
+        Edit(FNUZ, "return (codes & sizes + SIZES) | sizes;", "return codes;"),
+    )
+    source(
+        *(op, "mfma", "gfx942", "fnuz' factor of 2 left out of one operand"),
+        Edit(FNUZ, "AS_FNUZ_FACTOR = 4.0f", "AS_FNUZ_FACTOR = 2.0f"),
+    )
+    source(
+        *(op, "mfma", "gfx942", "OCP's NaN read as a number of fnuz"),
+        Edit(FNUZ, "0x01010101u * (0x7f - Format::LARGEST)", "0u"),
+    )
+    source(
+        *(op, "mfma", "gfx942", "e5m2's Inf gives NaN"),
+        Edit(HIP, "HAS_INF = A_E5M2 || B_E5M2", "HAS_INF = false"),
+    )
+source(
+    *(ROWS, "mfma", "gfx942", "Inf in one row changes how others are rounded"),
+    Edit(HIP, "if (AGAIN && is_finite(value)) continue;", ""),
+)
+source(
+    *(ROWS, "mfma", "gfx942", "Inf in b alone not seen"),
+    Edit(HIP, "infinite |= A_E5M2 && in_a || B_E5M2 && in_b;", "infinite |= A_E5M2 && in_a;"),
+)
+source(
+    *(ROWS, "mfma", "gfx942", "Inf told of by the first wave alone"),
+    Edit(HIP, "wave < WAVES_M * WAVES_N; ++wave) any", "wave < 1; ++wave) any"),
+)
 source(
     *(BLOCKS, "wmma", "gfx1201", "no barrier before the next tile is stored"),
     Edit(HIP, "lds_barrier();\n        if (next < K)", "if (next < K)"),
