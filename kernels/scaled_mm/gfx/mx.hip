@@ -5,9 +5,9 @@
 // bfloat16, times their scales, on their way to LDS (mx_numbers.h).
 //
 // -DTILE_M -DTILE_N -DWAVES_M -DWAVES_N: a block's tile and its waves. -DPER_BYTE: numbers in a byte; K counts bytes. -DGROUP: 32
-// or 16. -DE8M0=1: scales are e8m0, 0: e4m3fn. -DA_FORMAT, -DB_FORMAT: types (minifloat.h). -DA_KIND, -DB_KIND: theirs in a scaled
-// instruction. -DSCALE_WORDS=1: the scales of 4 groups are an aligned word of memory, in all lines. -DWHOLE=1: with global_a
-// and global_b. -DALIGNED, -DA_K_MAJOR, -DB_K_MAJOR, -DR, -DHAS_BIAS, -DDIES: as in scaled.hip.
+// or 16. -DE8M0=1: scales are e8m0, 0: of -DSCALE_FORMAT. -DA_FORMAT, -DB_FORMAT: types (minifloat.h). With SCALED_MFMA -DA_KIND,
+// -DB_KIND: theirs in an instruction; -DSCALE_WORDS=1: the scales of 4 groups are an aligned word of memory, in all lines.
+// -DWHOLE=1: with global_a and global_b. -DALIGNED, -DA_K_MAJOR, -DB_K_MAJOR, -DR, -DHAS_BIAS, -DDIES: as in scaled.hip.
 #define INTEGER 0
 #define NATIVE 0
 #include "codes.h"

@@ -11,7 +11,7 @@ constexpr int TILE_K = 128, LINE = TILE_K;  // bytes
 
 constexpr int STEP = 128 / PER_BYTE, STEPS = TILE_K / STEP;  // bytes of k of an instruction; instructions of a tile
 constexpr int STEP_GROUPS = 4;
-constexpr int RESIDENT = 2;
+constexpr int RESIDENT = TILE_M * TILE_N > 128 * 128 ? 1 : 2;
 typedef int Operand __attribute__((ext_vector_type(8)));
 
 // Of a lane and an instruction: fragments whose scales share a register, and registers.

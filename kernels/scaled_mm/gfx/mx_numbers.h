@@ -6,31 +6,10 @@ constexpr int FEWER_LINES = TILE_M < TILE_N ? TILE_M : TILE_N;
 constexpr int NUMBERS = FEWER_LINES * 64 / PER_BYTE / 16 >= THREADS ? 64 : 128;  // of a line: 16 bytes of codes a thread at least
 constexpr int TILE_K = NUMBERS / PER_BYTE, LINE = NUMBERS * 2;                   // bytes in memory, and in LDS
 #include "code_tile.h"
+#include "mx_decode.h"
 
-constexpr int LOAD_DEPTH = LINE_LANES * HELD;  // numbers along k of a product
+constexpr int PRODUCT_DEPTH = LINE_LANES * HELD;  // numbers along k
 constexpr int RESIDENT = 2;
-
-// The bits of a code's number times its scale, as float32.
-template <class Format> DEVICE uint32_t scaled_bits(uint32_t code, uint32_t scale) {
-    constexpr uint32_t SIGN = 1u << (Format::BITS - 1);
-    constexpr int SHIFT = 127 - Format::BIAS;
-    const uint32_t size = code & (SIGN - 1);
-    // Its fields as float32's: the number over 2^SHIFT.
-    uint32_t bits = size << (23 - Format::MANTISSA) | (code & SIGN) << (32 - Format::BITS);
-#if E8M0
-    bits = bits_of(__builtin_ldexpf(float_of(bits), static_cast<int>(scale) - 127 + SHIFT));
-    if (Format::BITS == 8 && size > Format::LARGEST) bits = bits_of(decode<Format>(code));
-    if (scale == 255) bits = 0x7fc00000u;
-    return bits;
-#else
-    constexpr float UNIT = static_cast<float>(1u << 31) * (1u << 31) * (1u << 31) * (1u << 31) * (1 << (SHIFT - 124));
-    return bits_of(float_of(bits) * UNIT * float_of(scale));
-#endif
-}
-
-template <class Format> DEVICE uint32_t scaled_pair(uint32_t low, uint32_t high, uint32_t scale) {
-    return scaled_bits<Format>(low, scale) >> 16 | (scaled_bits<Format>(high, scale) & 0xffff0000u);
-}
 
 // Of an operand: LINES of numbers.
 template <int LINES, int WAVES, class Format, bool K_MAJOR> struct Tile {
@@ -58,47 +37,46 @@ template <int LINES, int WAVES, class Format, bool K_MAJOR> struct Tile {
         }
     }
 
-    // The scale of byte j of those held: what scaled_bits takes.
-    DEVICE uint32_t scale(int i, int j) const {
-        const uint32_t code = held[i][K_MAJOR ? j / GROUP_BYTES : j];
-#if E8M0
-        return code;
-#else
-        return bits_of(decode<SCALE_FORMAT>(code));
-#endif
-    }
-
-    static DEVICE uint32_t code(words<16> of, int i) {
-        return of.w[i / PER_BYTE / 4] >> i * Format::BITS % 32 & (1u << Format::BITS) - 1;
-    }
-
     DEVICE void store(char* lds) const {
 #pragma unroll
         for (int i = 0; i < CODES; ++i) {
-            if constexpr (K_MAJOR) {
+            const words<16> found = codes.held[i];
+            if constexpr (!K_MAJOR) {
+                store_lines(lds, i);
+            } else if constexpr (PER_BYTE == 1) {
+                const words<32> numbers = Decoder<Format>(held[i][0]).numbers(found);
 #pragma unroll
-                for (int chunk = 0; chunk < 2 * PER_BYTE; ++chunk) {
-                    words<16> numbers;
-#pragma unroll
-                    for (int pair = 0; pair < 4; ++pair) {
-                        const int at = chunk * 8 + pair * 2;
-                        numbers.w[pair] = scaled_pair<Format>(code(codes.held[i], at), code(codes.held[i], at + 1),
-                                                              scale(i, at / PER_BYTE));
-                    }
-                    store_words<16>(lds + place(codes.across(i), codes.along(i) * 2 * PER_BYTE + chunk * 16), numbers);
+                for (int half = 0; half < 2; ++half) {
+                    const uint32_t* const from = numbers.w + half * 4;
+                    store_words<16>(at(lds, i, half), {{from[0], from[1], from[2], from[3]}});
                 }
             } else {
 #pragma unroll
-                for (int line = 0; line < 16; ++line) {
-                    char* const to = lds + place(codes.along(i) + line, codes.across(i) * 2 * PER_BYTE);
-                    if constexpr (PER_BYTE == 2) {
-                        const uint32_t low = code(codes.held[i], line * 2), high = code(codes.held[i], line * 2 + 1);
-                        store_words<4>(to, {{scaled_pair<Format>(low, high, scale(i, line))}});
-                    } else {
-                        const uint32_t bits = scaled_bits<Format>(code(codes.held[i], line), scale(i, line));
-                        *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(bits >> 16);
-                    }
+                for (int word = 0; word < 4; ++word) {
+                    const Decoder<Format> decoder(held[i][word * SCALES / 4]);
+                    store_words<16>(at(lds, i, word), decoder.numbers(found.w[word]));
                 }
+            }
+        }
+    }
+
+    // Of chunk `chunk` of 8 numbers of those held.
+    DEVICE char* at(char* lds, int i, int chunk) const {
+        return lds + place(codes.across(i), codes.along(i) * 2 * PER_BYTE + chunk * 16);
+    }
+
+    // Codes of one place along k, of 16 lines.
+    DEVICE void store_lines(char* lds, int i) const {
+#pragma unroll
+        for (int line = 0; line < 16; ++line) {
+            const uint32_t byte = codes.held[i].w[line / 4] >> line % 4 * 8 & 0xffu;
+#pragma unroll
+            for (int part = 0; part < PER_BYTE; ++part) {
+                const uint32_t code = byte >> part * Format::BITS & (1u << Format::BITS) - 1;
+                const uint32_t bits = bits_of(decode<Format>(code) * scale_number(held[i][line]));
+                const int k = number_place<Format>(codes.across(i) * PER_BYTE + part);
+                char* const to = lds + place(codes.along(i) + line, k * 2);
+                *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(bits >> 16);
             }
         }
     }
@@ -121,7 +99,7 @@ DEVICE Codes operand_of(const char* numbers, int k) {
 
 DEVICE void add_products(Sums& sums, const char* a, const char* b) {
 #pragma unroll
-    for (int k = 0; k < NUMBERS; k += LOAD_DEPTH) {
+    for (int k = 0; k < NUMBERS; k += PRODUCT_DEPTH) {
         Codes of_b[N_FRAGMENTS];
 #pragma unroll
         for (int j = 0; j < N_FRAGMENTS; ++j) of_b[j] = operand_of(b + j * FRAGMENT * LINE, k);

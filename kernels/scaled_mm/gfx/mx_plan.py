@@ -10,12 +10,13 @@ from portable.kernels._lib.minifloat import format_type
 from portable.kernels.matmul.launch_args import ceil
 from portable.kernels.matmul.problem import Problem
 from portable.kernels.scaled_mm.fp4.reference import FP4
-from portable.kernels.scaled_mm.gfx.plan import MAX_EXTENT, MAX_TILES, aligned, tile
+from portable.kernels.scaled_mm.gfx.plan import LARGE, MAX_EXTENT, MAX_TILES, aligned, tile
 from portable.kernels.scaled_mm.problem import from_call, in_words, pointer
-from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
+from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).with_name("mx.hip")
-_KINDS = {"float8_e4m3fn": 0, "float8_e5m2": 1, FP4: 4}
+HUGE = (256, 256)
+KINDS = {"float8_e4m3fn": 0, "float8_e5m2": 1, FP4: 4}
 """A format's number in gfx950's instructions."""
 
 
@@ -58,7 +59,11 @@ def _plan(call: Call, kind: _Format) -> Plan | Rejected:
     if max(product.M, product.N, product.K) > MAX_EXTENT:
         return Rejected(f"M, N and the bytes along k must be at most {MAX_EXTENT}")
     scaled_mfma = device.arch == "gfx950" and kind.e8m0
-    tile_m, tile_n, waves_m, waves_n = _tile(call, product, device)
+    chosen = tile_of(call, product, scaled_mfma)
+    if isinstance(chosen, Rejected):
+        return chosen
+    tile_m, tile_n = chosen
+    waves_m, waves_n = (2, 4) if tile_m * tile_n > LARGE[0] * LARGE[1] else (2, 2)
     tiles_m, tiles_n = ceil(product.M, tile_m), ceil(product.N, tile_n)
     if tiles_m * tiles_n > MAX_TILES:
         return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {MAX_TILES} blocks")
@@ -74,17 +79,7 @@ def _plan(call: Call, kind: _Format) -> Plan | Rejected:
             ("E8M0", int(kind.e8m0)),
             ("A_FORMAT", format_type(formats[0])),
             ("B_FORMAT", format_type(formats[1])),
-            *(
-                (("A_KIND", _KINDS[formats[0]]), ("B_KIND", _KINDS[formats[1]]))
-                if scaled_mfma
-                else ()
-                if kind.e8m0
-                else (("SCALE_FORMAT", format_type("float8_e4m3fn")),)
-            ),
-            (
-                "SCALE_WORDS",
-                int(scaled_mfma and all(in_words(call[each]) for each in ("scale_a", "scale_b"))),
-            ),
+            *_own(call, kind, formats, scaled_mfma),
             ("WHOLE", int(bool(kind.whole))),
             ("R", dtypes.of(c.dtype).c),
             ("ALIGNED", int(device.warp_size == 64 and aligned(product))),
@@ -121,8 +116,23 @@ def _plan(call: Call, kind: _Format) -> Plan | Rejected:
     return Plan((Launch(kernel, (tiles_m * tiles_n, 1, 1), args),))
 
 
-def _tile(call: Call, product: Problem, device: Device) -> tuple[int, int, int, int]:
-    """Rows and columns of a tile, and of its waves."""
-    chosen = tile(product, device)
+def tile_of(call: Call, product: Problem, scaled_mfma: bool) -> tuple[int, int] | Rejected:
+    """Rows and columns of a tile: a config's, else the largest that gives every multiprocessor one."""
+    many = ceil(product.M, HUGE[0]) * ceil(product.N, HUGE[1]) >= call.device.multiprocessors
+    lean = scaled_mfma and aligned(product) and all(along_k for _, _, along_k in product.sides)
+    chosen = HUGE if lean and many else tile(product, call.device)
     m, n = (call.config.get(name, size) for name, size in zip(("TILE_M", "TILE_N"), chosen, strict=True))
-    return m, n, 2, 2
+    if m * n > LARGE[0] * LARGE[1] and not lean:
+        return Rejected(f"a tile of {m} x {n} takes aligned operands along k and instructions with scales")
+    return m, n
+
+
+def _own(
+    call: Call, kind: _Format, formats: list[str], scaled_mfma: bool
+) -> tuple[tuple[str, int | str], ...]:
+    """Defines that one of the ways alone takes."""
+    if scaled_mfma:
+        words = in_words(call["scale_a"]) and in_words(call["scale_b"])
+        kinds = (("A_KIND", KINDS[formats[0]]), ("B_KIND", KINDS[formats[1]]))
+        return *kinds, ("SCALE_WORDS", int(words))
+    return () if kind.e8m0 else (("SCALE_FORMAT", format_type("float8_e4m3fn")),)
