@@ -41,7 +41,7 @@ class Format(NamedTuple):
     bench: int = 0
 
 
-FP8, MX = ("fp8",), ("fp8", "f8f6f4")
+FP8, MX, FP4 = ("fp8",), ("fp8", "f8f6f4/fp8"), ("f8f6f4/fp4",)
 FORMATS = (
     Format("fp8 e4m3, scales of rows or of the whole", "scaled_mm", MX),
     Format("fp8 e5m2 by e4m3, the same scales", "scaled_mm", MX, {"TA": "float8_e5m2"}),
@@ -50,8 +50,8 @@ FORMATS = (
     ),
     Format("fp8 e4m3, scales of 1x128 and 128x128", "scaled_mm_block", MX),
     Format("MXFP8", "scaled_mm_mx", MX),
-    Format("MXFP4", "scaled_mm_mxfp4", ("f8f6f4",)),
-    Format("NVFP4", "scaled_mm_nvfp4", ("f8f6f4",)),
+    Format("MXFP4", "scaled_mm_mxfp4", FP4),
+    Format("NVFP4", "scaled_mm_nvfp4", FP4),
     Format("int8", "int_mm", ("int8",)),
     Format("int8, scales of rows, zero points", "int8_scaled_mm", ("int8",)),
     Format("int4 weights, bfloat16 rows", "int4_mm", (), bench=-1),
@@ -82,14 +82,15 @@ gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz; a dtype is never read as a
 
 
 AMD = {
-    "f8f6f4": "f8f6f4", "fp8": "fp8", "bf8": "fp8", "i8": "int8", "iu8": "int8", "bf16": "bfloat16",
+    "f8f6f4": "f8f6f4", "fp8": "fp8", "fp6": "fp6", "bf6": "fp6", "fp4": "fp4",
+    "bf8": "fp8", "i8": "int8", "iu8": "int8", "bf16": "bfloat16",
     "f16": "float16", "f32": "float32", "f64": "float64", "xf32": "tf32",
 }  # fmt: skip
 """Types by the names of AMD's matrix instructions."""
 
 
 def operands(mnemonic: str) -> str | None:
-    """What a matrix instruction multiplies; None of any other instruction."""
+    """What a matrix instruction multiplies, of f8f6f4 its operands' types too; None of any other."""
     name = mnemonic.lower()
     nvidia = re.match(r"([qhid])(?:gmma|mma)\b", name)
     amd = re.match(r"v_(mfma|smfmac|wmma|swmmac)_(.*)", name)
@@ -102,7 +103,9 @@ def operands(mnemonic: str) -> str | None:
     if not amd:
         return None
     last = amd[2].split("x")[-1]  # of 16x16x32_fp8_fp8
+    last, *formats = last.split()  # of f8f6f4's two operands
     found = next(kind for part, kind in AMD.items() if re.search(rf"(?:_|\d){part}(?:_|$)", last))
+    found = "/".join([found, *sorted({AMD[each] for each in formats}, reverse=True)])
     return found + (", 2:4" if amd[1] in ("smfmac", "swmmac") else "")
 
 

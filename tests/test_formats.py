@@ -36,6 +36,9 @@ def formats():
         ("v_mfma_f32_32x32x8_bf16_1k", "bfloat16"),
         ("v_mfma_f32_32x32x8f16", "float16"),
         ("v_mfma_scale_f32_16x16x128_f8f6f4", "f8f6f4"),
+        ("v_mfma_scale_f32_16x16x128_f8f6f4 fp4 fp4", "f8f6f4/fp4"),
+        ("v_mfma_scale_f32_16x16x128_f8f6f4 bf8 fp8", "f8f6f4/fp8"),
+        ("v_mfma_f32_32x32x64_f8f6f4 fp8 fp4", "f8f6f4/fp8/fp4"),
         ("v_smfmac_f32_16x16x32_bf16", "bfloat16, 2:4"),
         ("v_wmma_i32_16x16x16_iu8", "int8"),
         ("v_fma_f32", None),
@@ -43,6 +46,20 @@ def formats():
 )
 def test_what_an_instruction_multiplies(formats, mnemonic, kind):
     assert formats.operands(mnemonic) == kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("op", "inside"),
+    [
+        ("scaled_mm_mx", "**f8f6f4/fp8**"),
+        ("scaled_mm_mxfp4", "**f8f6f4/fp4**"),
+        ("scaled_mm_nvfp4", "bfloat16"),
+    ],
+)
+def test_gfx950_multiplies_mx_as_it_is(formats, op, inside):
+    row = next(each for each in formats.FORMATS if each.op == op)
+    assert formats.cell(row, "gfx950") == f"`mfma`: {inside}"
 
 
 @pytest.mark.slow

@@ -83,6 +83,13 @@ def scale_strides(call: Call) -> dict[str, int]:
     return {"scale_a_row": a[0], "scale_a_k": a[1], "scale_b_k": b[0], "scale_b_col": b[1]}
 
 
+def in_words(scales: TensorInfo) -> bool:
+    """Whether those of four groups along k, [lines, groups] bytes, are an aligned word, in all lines."""
+    lines, along = scales.shape
+    whole = along % 4 == 0 and (lines == 1 or scales.strides[0] % 4 == 0)
+    return scales.strides[1] == 1 and scales.alignment >= 4 and whole
+
+
 def pointer(call: Call, name: str) -> Argument:
     """That of a tensor, or null where a call has none."""
     return Pointer(name) if call.has(name) else Scalar("i64", 0)

@@ -19,8 +19,8 @@ from portable.kernels.scaled_mm.problem import (
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).with_name("scaled.hip")
-_MAX_EXTENT = 2**31 - 256
-_MAX_TILES = 2**32 // 256 - 1  # a grid counts fewer than 2^32 threads
+MAX_EXTENT = 2**31 - 256
+MAX_TILES = 2**32 // 256 - 1  # a grid counts fewer than 2^32 threads
 _WAVES = 4
 LARGE, SMALL = (128, 128), (64, 64)
 
@@ -86,12 +86,12 @@ def one_launch(
     a, b, c, device = product.a, product.b, product.c, call.device
     if None in (a.unit_stride, b.unit_stride):
         return Rejected("an operand has no unit stride")
-    if max(product.M, product.N, product.K) > _MAX_EXTENT:
-        return Rejected(f"M, N and K must be at most {_MAX_EXTENT}")
+    if max(product.M, product.N, product.K) > MAX_EXTENT:
+        return Rejected(f"M, N and K must be at most {MAX_EXTENT}")
     tile_m, tile_n = tile(product, device)
     tiles_m, tiles_n = ceil(product.M, tile_m), ceil(product.N, tile_n)
-    if tiles_m * tiles_n > _MAX_TILES:
-        return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {_MAX_TILES} blocks")
+    if tiles_m * tiles_n > MAX_TILES:
+        return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {MAX_TILES} blocks")
     kernel = NativeKernel(
         _SOURCE,
         "scaled_mm",

@@ -12,7 +12,6 @@
 // -DAS_FNUZ=1, on gfx942: OCP's codes become fnuz on their way to LDS, once for each. What is not finite becomes NaN, so that
 // its row or column is NaN. e5m2 has Inf too: a block that met one multiplies its tile again as bfloat16 numbers, and stores
 // what is not finite there; finite results have the same bits whatever the others are.
-#include "_lib/amdgcn/lds.h"
 #include "codes.h"
 #if AS_FNUZ
 #include "ocp_as_fnuz.h"
@@ -30,112 +29,7 @@ constexpr bool HAS_INF = false;
 constexpr int THREADS = WAVES_M * WAVES_N * WARP;
 constexpr int LINE = TILE_K;  // bytes of a line in LDS
 constexpr int M_FRAGMENTS = TILE_M / WAVES_M / FRAGMENT, N_FRAGMENTS = TILE_N / WAVES_N / FRAGMENT;
-
-// Where the 16 bytes from `k` of a line lie in LDS: so that lanes that read or write together meet in no bank.
-DEVICE int place(int line, int k) { return line * LINE + ((k / 16 ^ line & 7) * 16 | k % 16); }
-
-// Memory; what lies at BEYOND reads as zero.
-constexpr int BEYOND = static_cast<int>(0x80000000u);
-struct Memory {
-    __amdgpu_buffer_rsrc_t resource;
-
-    DEVICE explicit Memory(const uint8_t* data)
-        : resource(__builtin_amdgcn_make_buffer_rsrc(const_cast<uint8_t*>(data), 0, 0x7fffffff, 0x00020000)) {}
-
-    // 16 bytes from byte `lane` + `wave`, of which the second is the same for all lanes.
-    DEVICE words<16> load(int lane, int wave) const {
-        return __builtin_bit_cast(words<16>, __builtin_amdgcn_raw_buffer_load_b128(resource, lane, wave, 0));
-    }
-};
-
-// A tile of LINES x TILE_K codes on its way from memory to LDS, 16 at a time. Lines beyond the matrix are some other's or
-// zero, k beyond it is zero.
-template <int LINES, bool K_MAJOR> struct CodeTile {
-    static constexpr int ALONG = (K_MAJOR ? TILE_K : LINES) / 16;
-    static constexpr int COUNT = LINES * TILE_K / 16 / THREADS;
-    static_assert(COUNT * THREADS * 16 == LINES * TILE_K, "all threads copy as much");
-
-    const uint8_t* data;
-    Memory memory;
-    int64_t leading;
-    int first, lines;
-    int from[COUNT];  // where all is aligned, and near
-    words<16> held[COUNT];
-
-    static DEVICE int along(int i) { return (thread_x() + i * THREADS) % ALONG * 16; }
-    static DEVICE int across(int i) { return (thread_x() + i * THREADS) / ALONG; }
-    DEVICE int line(int i) const { return K_MAJOR ? min(first + across(i), lines - 1) : first + along(i); }
-    static DEVICE int k_of(int i) { return K_MAJOR ? along(i) : across(i); }
-
-    DEVICE CodeTile(const uint8_t* data, int64_t leading, int first, int lines)
-        : data(data), memory(data), leading(leading), first(first), lines(lines) {
-#if ALIGNED
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            const int pitch = static_cast<int>(leading);
-            from[i] = K_MAJOR ? line(i) * pitch + k_of(i) : line(i) < lines ? k_of(i) * pitch + line(i) : BEYOND;
-        }
-#endif
-    }
-
-    // The tile from `start` on; `left`: elements of k from there to the end of the matrix.
-    DEVICE void load(int start, int left) {
-#if ALIGNED
-        const int wave = K_MAJOR ? start : start * static_cast<int>(leading);
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            held[i] = memory.load(k_of(i) < left ? from[i] : BEYOND, wave);
-        }
-#else
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            const uint8_t* const row = data + (K_MAJOR ? line(i) : start + k_of(i)) * leading;
-            const int valid = K_MAJOR ? left - k_of(i) : k_of(i) < left ? lines - line(i) : 0;
-            held[i] = load_bounded<16>(row + (K_MAJOR ? start + k_of(i) : line(i)), valid);
-        }
-#endif
-    }
-
-#if AS_FNUZ
-    // Makes fnuz codes of OCP's. Whether one of this thread's was not finite.
-    template <class Format> DEVICE bool to_fnuz() {
-        uint32_t found = 0;
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-#pragma unroll
-            for (int word = 0; word < 4; ++word) {
-                found |= not_finite<Format>(held[i].w[word]);
-                held[i].w[word] = finite_as_fnuz(held[i].w[word]);
-            }
-        }
-        const bool some = found & SIGNS;
-        if (__builtin_expect(some, false)) {
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) {
-#pragma unroll
-                for (int word = 0; word < 4; ++word) {
-                    held[i].w[word] = with_nan(held[i].w[word], not_finite<Format>(held[i].w[word]));
-                }
-            }
-        }
-        return some;
-    }
-#endif
-
-    DEVICE void store(char* lds) const {
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            if constexpr (K_MAJOR) {
-                store_words<16>(lds + place(across(i), along(i)), held[i]);
-            } else {
-#pragma unroll
-                for (int line = 0; line < 16; ++line) {
-                    lds[place(along(i) + line, across(i))] = static_cast<char>(held[i].w[line / 4] >> line % 4 * 8);
-                }
-            }
-        }
-    }
-};
+#include "code_tile.h"
 
 // What a product takes of 16 codes; WIDE: numbers of bfloat16.
 template <bool WIDE, class Format> DEVICE auto operand_of(words<16> codes, int product) {
@@ -160,6 +54,28 @@ template <bool VALUE> struct Constant {
 DEVICE bool is_finite(float value) { return (bits_of(value) & 0x7f800000u) != 0x7f800000u; }
 
 #if AS_FNUZ
+// Makes fnuz codes of the OCP codes that this thread holds of a tile. Whether one of them was not finite.
+template <class Format, class Tile> DEVICE bool to_fnuz(Tile& tile) {
+    uint32_t found = 0;
+#pragma unroll
+    for (words<16>& held : tile.held) {
+#pragma unroll
+        for (uint32_t& codes : held.w) {
+            found |= not_finite<Format>(codes);
+            codes = finite_as_fnuz(codes);
+        }
+    }
+    const bool some = found & SIGNS;
+    if (__builtin_expect(some, false)) {
+#pragma unroll
+        for (words<16>& held : tile.held) {
+#pragma unroll
+            for (uint32_t& codes : held.w) codes = with_nan(codes, not_finite<Format>(codes));
+        }
+    }
+    return some;
+}
+
 // Whether it is so in any thread of the block; what `lds` held is gone. All threads must call.
 DEVICE bool in_any_thread(bool condition, char* lds) {
     int* const waves = reinterpret_cast<int*>(lds);
@@ -294,7 +210,7 @@ void scaled_mm(const uint8_t* a, const uint8_t* b, const float* scale_a, const f
             __builtin_amdgcn_sched_barrier(0);
 #if AS_FNUZ
             if (!WIDE && next < K) {
-                const bool in_a = a_tile.to_fnuz<A_FORMAT>(), in_b = b_tile.to_fnuz<B_FORMAT>();
+                const bool in_a = to_fnuz<A_FORMAT>(a_tile), in_b = to_fnuz<B_FORMAT>(b_tile);
                 infinite |= A_E5M2 && in_a || B_E5M2 && in_b;
             }
 #endif

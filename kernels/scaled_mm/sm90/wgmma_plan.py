@@ -9,7 +9,7 @@ from portable import dtypes
 from portable.kernels.matmul.launch_args import GROUP_M, MAX_EXTENT, MAX_TILES, ceil
 from portable.kernels.matmul.problem import Problem
 from portable.kernels.matmul.sm90.tma_descriptors import operands_unsupported, tma_descriptor
-from portable.kernels.scaled_mm.problem import from_call, pointer, scale_strides
+from portable.kernels.scaled_mm.problem import from_call, in_words, pointer, scale_strides
 from portable.layout import TensorInfo
 from portable.plan import (
     Argument,
@@ -103,7 +103,7 @@ def _plan(call: Call, blocked: bool, mx: bool = False) -> Plan | Rejected:
         ("A_SCALES_BULK", int(blocked and _bulk(call["scale_a"]))),
         ("SCALED", 1),
         ("HAS_ZERO_POINT", 0),
-        *((("MX_WORDS", int(_words(call["scale_a"]) and _words(call["scale_b"]))),) if mx else ()),
+        *((("MX_WORDS", int(in_words(call["scale_a"]) and in_words(call["scale_b"]))),) if mx else ()),
     )
     fast = problem.fast and not blocked and not mx
     return one_launch(problem.product, call, defines, blocked, fast, mx=mx)
@@ -200,13 +200,6 @@ def _unfit(product: Problem) -> Rejected | None:
         if operand.unit_stride != along:
             return Rejected(f"wgmma reads 8 bits along K; {operand.tensor} does not lie along it")
     return operands_unsupported(product)
-
-
-def _words(scales: TensorInfo) -> bool:
-    """Whether the four of 128 k are an aligned word, in all rows."""
-    lines, along = scales.shape
-    whole = along % 4 == 0 and (lines == 1 or scales.strides[0] % 4 == 0)
-    return scales.strides[1] == 1 and scales.alignment >= 4 and whole
 
 
 def _bulk(scales: TensorInfo) -> bool:

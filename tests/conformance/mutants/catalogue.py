@@ -33,6 +33,7 @@ from . import (
     quantisers_to_4_bits,
     ropes,
     samples,
+    scaled_groups,
     scaled_products,
     softmaxes,
     sources,
@@ -82,7 +83,8 @@ MODULES = (
         quantisers_to_4_bits,
         ropes,
     ),
-    *(samples, scaled_products, softmaxes, sources, sparse_scaled_products, sparse_weights, tables),
+    *(samples, scaled_groups, scaled_products, softmaxes, sources),
+    *(sparse_scaled_products, sparse_weights, tables),
 )
 """Whose mutants these are."""
 
