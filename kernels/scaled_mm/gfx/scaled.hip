@@ -58,19 +58,22 @@ DEVICE bool is_finite(float value) { return (bits_of(value) & 0x7f800000u) != 0x
 template <class Format, class Tile> DEVICE bool to_fnuz(Tile& tile) {
     uint32_t found = 0;
 #pragma unroll
-    for (words<16>& held : tile.held) {
+    for (int i = 0; i < Tile::COUNT; ++i) {
 #pragma unroll
-        for (uint32_t& codes : held.w) {
-            found |= not_finite<Format>(codes);
-            codes = finite_as_fnuz(codes);
+        for (int word = 0; word < 4; ++word) {
+            found |= not_finite<Format>(tile.held[i].w[word]);
+            tile.held[i].w[word] = finite_as_fnuz(tile.held[i].w[word]);
         }
     }
     const bool some = found & SIGNS;
     if (__builtin_expect(some, false)) {
 #pragma unroll
-        for (words<16>& held : tile.held) {
+        for (int i = 0; i < Tile::COUNT; ++i) {
 #pragma unroll
-            for (uint32_t& codes : held.w) codes = with_nan(codes, not_finite<Format>(codes));
+            for (int word = 0; word < 4; ++word) {
+                const uint32_t codes = tile.held[i].w[word];
+                tile.held[i].w[word] = with_nan(codes, not_finite<Format>(codes));
+            }
         }
     }
     return some;
