@@ -281,6 +281,7 @@ LOW_PRECISION_ON_AMD = {
         *("dequantize_mx", "dequantize_mxfp4", "dequantize_nvfp4"),
     ),
     "core-8-bits": ("attention_fp8", "int8_int4_mm", "sparse_scaled_mm"),
+    "core-rope-qkv": ("rope_qkv", "rope_qkv_backward"),
 }
 """By record, of the emulated gfx942 alone."""
 

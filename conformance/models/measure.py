@@ -1,4 +1,4 @@
-"""Candidates of a model's step: judged, then timed in rotation under sustained load, with memory and
+"""Candidates of a model's step: judged, then timed in turn under sustained load, with memory and
 kernels."""
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Time under sustained load: each candidate runs back to back for a while, in rotation, on a GPU that is hot.
+"""Time under sustained load: each candidate runs back to back for a while, in turn, on a GPU that is hot.
 
 A GPU at its power limit lowers its clock by what a kernel costs in energy, so that a lead of single calls on
-a cool GPU can be gone. Beside the time stand the clock and the power of each candidate's own seconds.
+a cool GPU can be gone. It goes on with the heat and clock of the candidate before: the order of each round is
+drawn, the same in every run. Beside the time stand the clock and the power of each candidate's own seconds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import random
 import shutil
 import statistics
 import subprocess
@@ -93,16 +95,15 @@ def _metered(index: int) -> Iterator[_Meter]:
 def sustained(
     calls: Mapping[str, Callable[[], object]], seconds: float, rounds: int, device: torch.device
 ) -> dict[str, Sustained]:
-    """Time calls that are ready to run: in each round each of them back to back for `seconds`, in an order
-    that rotates. One round before the first is not counted."""
+    """Time calls that are ready to run: in each round each of them back to back for `seconds`, in an order of
+    its own. One round before the first is not counted."""
     repeats = {name: max(1, math.ceil(seconds / max(_once(call), 1e-6))) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     spans: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    names = list(calls)
+    names, drawn = list(calls), random.Random(0)
     with _metered(device.index or 0) as meter:
         for number in range(-1, rounds):
-            for offset in range(len(names)):
-                name = names[(number + offset) % len(names)]
+            for name in drawn.sample(names, len(names)):
                 begin = time.perf_counter()
                 took = _run(calls[name], repeats[name])
                 if number >= 0:

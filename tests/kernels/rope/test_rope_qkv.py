@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -56,7 +58,8 @@ def test_it_is_rope_of_views_with_one_gradient(implementation, arch, dtype, inte
     with portable.using(**pins):
         torch.autograd.backward(made, upstream)
     torch.autograd.backward(expected, upstream)
-    assert qkv.grad is not None and torch.equal(qkv.grad, views.grad) and qkv.grad.is_contiguous()
+    assert qkv.grad is not None and views.grad is not None
+    assert torch.equal(qkv.grad, views.grad) and qkv.grad.is_contiguous()
 
 
 class Called(TorchDispatchMode):
@@ -97,11 +100,11 @@ def test_a_result_without_gradient(missing):
     given = tensors(torch.float64)
     leaves = [given[0].clone().requires_grad_() for _ in range(3)]
     op = dispatcher.op("rope_qkv")
-    ways = (joined, by_rope, lambda x, *more: op(*x.split((H, G, G), 2), *more))
+    ways: tuple[Any, ...] = (joined, by_rope, lambda x, *more: op(*x.split((H, G, G), 2), *more))
     found = []
     for way, leaf in zip(ways, leaves, strict=True):
         sums = [each.square().sum() for at, each in enumerate(way(leaf, *given[1:])) if at != missing]
-        found.append(torch.autograd.grad(sum(sums), leaf)[0])
+        found.append(torch.autograd.grad(sums, leaf)[0])
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[2], found[1])
 
