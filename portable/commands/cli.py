@@ -197,7 +197,8 @@ def _emulated_calls(
         case = tracing.small_case(spec)
         calls, params = [dict(tracing.shapes(spec, case))], {**case.params, **params}
     for shapes in calls:
-        yield spec, types, params, tracing.inputs(spec, shapes, types)
+        inputs = tracing.inputs(spec, shapes, types)
+        yield spec, types, params, tracing.with_derived(spec, inputs, types, params)
 
 
 def _print_calls(found: Sequence[Any]) -> None:

@@ -19,6 +19,7 @@ from portable.errors import PortableError, listed
 from portable.runtime import detect
 from portable.runtime.tensors import random_tensor
 from portable.spec.model import Case, Spec
+from portable.tune.problem import Problem
 
 _MOST_ELEMENTS = 2**16  # of the inputs, where the call's shapes are not given
 _MOST_LINES = 40
@@ -53,6 +54,20 @@ def inputs(
         limit = axes.get(below, 1) if isinstance(below, str) else below
         made[name] = random_tensor(shape, types[name], source, below=limit)
     return made
+
+
+def with_derived(
+    spec: Spec, made: Mapping[str, torch.Tensor], types: Mapping[str, str], params: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """`made`, with those inputs that follow from the others where not any numbers make sense."""
+    derived = {name for name in made if spec.inputs[name].derived is not None}
+    if not derived:
+        return dict(made)
+    shapes = {name: tuple(made[name].shape) if name in made else None for name in spec.inputs}
+    dtypes = {name: types[name] for name in spec.inputs}
+    problem = Problem(spec.op, dispatcher.candidates(spec.op)[0], shapes, dtypes, dict(params))
+    rest = {name: None if name in derived else made.get(name) for name in spec.inputs}
+    return {**made, **{name: each for name, each in problem.derived(rest).items() if name in derived}}
 
 
 def small_case(spec: Spec) -> Case:

@@ -60,11 +60,15 @@ class Problem:
             else:
                 tensor = random_tensor(order, self.dtypes[name], source, device, self._below(name))
             made[name] = tensor.transpose(-1, -2) if name in self.columns else tensor
+        return made | self.derived(made) if derived else made
+
+    def derived(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        """Those tensors of the call that the function `derived` beside the op's baseline makes of `made`."""
         baseline = self.spec.cost.baseline
-        if derived and baseline is not None:
-            function = registry.load_entry(replace(baseline, function="derived"))
-            made |= function(made, {**self.signature.facts, "layout": "contiguous"})
-        return made
+        if baseline is None:
+            return {}
+        function = registry.load_entry(replace(baseline, function="derived"))
+        return function(dict(made), {**self.signature.facts, "layout": "contiguous"})
 
     def _below(self, name: str) -> int | None:
         """The number that every value of an index is below; None for any other input."""
