@@ -74,7 +74,8 @@ instruction. Few rows may be another implementation's; `explain` says it of a ca
 This says what the kernels are made of, compiled, not that they ran. What ran: on an H200
 [README](../README.md#supported-hardware) and [speed](speed.md), on emulated AMD GPUs
 [emulated.md](emulated.md).
-gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz; a dtype is never read as another.
+gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz. scaled_mm and scaled_mm_block make OCP codes those of
+half the numbers first, which is exact, and multiply tiles that meet e5m2's Inf as bfloat16 numbers again.
 
 | format | op | {gpus} |
 |---|---|{rule}|

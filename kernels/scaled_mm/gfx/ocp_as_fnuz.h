@@ -9,19 +9,20 @@
 constexpr uint32_t SIZES = 0x7f7f7f7fu, SIGNS = 0x80808080u;  // of four codes
 constexpr float AS_FNUZ_FACTOR = 4.0f;  // a product of OCP's numbers over that of fnuz'
 
-// Whether four codes have one that is not finite: SIGNS of `found` say which are.
+// Which of four codes are not finite: SIGNS of the word.
 template <class Format> DEVICE uint32_t not_finite(uint32_t codes) {
     static_assert(Format::OCP_E4M3 || Format::OCP_E5M2, "a type of OCP");
     return (codes & SIZES) + 0x01010101u * (0x7f - Format::LARGEST);
 }
 
-// Four codes of finite numbers as fnuz: the sign stays where a number is not zero.
+// Four codes of finite numbers as fnuz, where zero has no sign.
 DEVICE uint32_t finite_as_fnuz(uint32_t codes) {
-    const uint32_t sizes = codes & SIZES;
+    uint32_t sizes = codes & SIZES;
+    asm("" : "+v"(sizes));  // else the compiler takes `codes` out of both sides, and v_and_or_b32 no longer fits
     return (codes & sizes + SIZES) | sizes;
 }
 
-// finite_as_fnuz of the others, and NaN for those that SIGNS of `found` name.
+// Four fnuz codes, NaN in the place of those that SIGNS of `found` name.
 DEVICE uint32_t with_nan(uint32_t codes, uint32_t found) {
     const uint32_t nan = found & SIGNS;
     return (codes & ~(nan - (nan >> 7))) | nan;
