@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from portable.kernels.scaled_mm import reference
-from portable.kernels.scaled_mm.probes import KINDS, named
+from portable.kernels.scaled_mm.probes import KINDS, Call, Scales, called, named
 
 
 def of_groups(rows: int, columns: int, length: int) -> tuple[Tensor, Tensor]:
@@ -18,4 +20,24 @@ def of_groups(rows: int, columns: int, length: int) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-PROBES = tuple(named(each, of_groups, reference.scaled_mm_mx) for each in KINDS)
+def every_scale(
+    call: Call, dtype: torch.dtype, device: torch.device, scales: Scales, meaning: Callable[..., Tensor]
+) -> bool:
+    """each scale, of a or of b, is its power of two: of the smallest number where that is a normal number of
+    float32, else of 2"""
+    codes = torch.arange(255, dtype=torch.uint8)
+    smallest = torch.ones(1, dtype=torch.uint8).view(dtype).double()
+    powers = torch.exp2(codes.double() - 127)
+    numbers = torch.where(powers * smallest >= 2.0**-126, smallest, 2.0).to(dtype)[:, None]
+    given = codes.view(torch.float8_e8m0fnu)[:, None]
+    one = torch.full((1, 1), 127, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    unit = torch.ones(1, 1).to(dtype)
+    left = called(call, device, mat_a=numbers, mat_b=unit, scale_a=given, scale_b=one,
+                  output_dtype=torch.float32)  # fmt: skip
+    right = called(call, device, mat_a=unit, mat_b=numbers.t(), scale_a=one, scale_b=given,
+                   output_dtype=torch.float32)  # fmt: skip
+    wanted = numbers[:, 0].double() * powers
+    return torch.equal(left[:, 0].double(), wanted) and torch.equal(right[0].double(), wanted)
+
+
+PROBES = tuple(named(each, of_groups, reference.scaled_mm_mx) for each in (*KINDS, every_scale))

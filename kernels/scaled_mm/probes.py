@@ -52,7 +52,8 @@ def _operands(rows: int, columns: int, length: int, dtype: torch.dtype) -> tuple
     return a.to(dtype), b.to(dtype).t()
 
 
-def _called(call: Call, device: torch.device, **arguments: Any) -> Tensor:
+def called(call: Call, device: torch.device, **arguments: Any) -> Tensor:
+    """c [M, N] of a call on that device, without a bias where none is given."""
     given = {"bias": None} | arguments
     moved = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in given.items()}
     return call(moved)[0].cpu()
@@ -70,7 +71,7 @@ def exact_sums(
         wide = [each.double() for each in (a, b, scale_a, scale_b)]
         ref = meaning(*wide, None if bias is None else bias.double())
         for right in (b, b.contiguous()):
-            c = _called(call, device, mat_a=a, mat_b=right, scale_a=scale_a, scale_b=scale_b, bias=bias,
+            c = called(call, device, mat_a=a, mat_b=right, scale_a=scale_a, scale_b=scale_b, bias=bias,
                         output_dtype=result)  # fmt: skip
             if not torch.equal(c.double(), ref.to(result).double()):
                 return False
@@ -90,7 +91,7 @@ def one_hot(
     a[torch.arange(70), at] = 1.0
     scale_a, scale_b = scales(70, columns, length)
     ref = meaning(*(each.double() for each in (a, b, scale_a, scale_b)))
-    c = _called(call, device, mat_a=a.to(dtype), mat_b=b, scale_a=scale_a, scale_b=scale_b,
+    c = called(call, device, mat_a=a.to(dtype), mat_b=b, scale_a=scale_a, scale_b=scale_b,
                 output_dtype=torch.float32)  # fmt: skip
     return torch.equal(c.double(), ref)
 
@@ -104,7 +105,7 @@ def promoted(
         a, b = (torch.rand(16, length, generator=generator).to(dtype) for _ in range(2))
         scale_a, scale_b = scales(16, 16, length)
         ref = meaning(*(each.double() for each in (a, b.t(), scale_a, scale_b)))
-        c = _called(call, device, mat_a=a, mat_b=b.t(), scale_a=scale_a, scale_b=scale_b,
+        c = called(call, device, mat_a=a, mat_b=b.t(), scale_a=scale_a, scale_b=scale_b,
                     output_dtype=torch.float32)  # fmt: skip
         if not bool(((c.double() - ref).abs() <= LOST * ref).all()):
             return False
@@ -130,7 +131,7 @@ def nan_poisons(
         ):
             expected = torch.zeros(rows, columns, dtype=torch.bool)
             expected[where] = True
-            c = _called(call, device, mat_a=left, mat_b=right, scale_a=scale_a, scale_b=scale_b,
+            c = called(call, device, mat_a=left, mat_b=right, scale_a=scale_a, scale_b=scale_b,
                         output_dtype=torch.float32)  # fmt: skip
             if not torch.equal(c.isnan(), expected):
                 return False
@@ -187,7 +188,7 @@ def empty(
         a, b = _operands(rows, columns, length, dtype)
         scale_a, scale_b = scales(rows, columns, length)
         for bias in (None, torch.arange(columns).to(torch.bfloat16)):
-            c = _called(call, device, mat_a=a, mat_b=b, scale_a=scale_a, scale_b=scale_b, bias=bias,
+            c = called(call, device, mat_a=a, mat_b=b, scale_a=scale_a, scale_b=scale_b, bias=bias,
                         output_dtype=torch.bfloat16)  # fmt: skip
             ref = torch.zeros(rows, columns) if bias is None else bias.float().expand(rows, columns)
             if c.shape != (rows, columns) or not torch.equal(c.float(), ref):

@@ -66,8 +66,8 @@ source(
     Edit(DECODE, "(nan & 0x80808080u) != 0 || code > 246", "(nan & 0x80808080u) != 0"),
 )
 source(
-    *(FP4, "mfma", "gfx942", "NaN of a scale taken for 2^128"),
-    Edit(DECODE, "code == 255 ? 0x7fc00000u : bits", "bits"),
+    *(FP4, "mfma", "gfx942", "NaN of a scale taken for 2^127"),
+    Edit(DECODE, "code == 255 ? 0x7fc00000u : bits", "code == 255 ? 0x7f000000u : bits"),
 )
 source(
     *(FP4, "wmma", "gfx1201", "the numbers of odd places in the places of even ones"),
