@@ -52,13 +52,11 @@ DEVICE uint32_t pair_of(uint32_t word, int place, const LessOf<f16>& less) {
     return __builtin_bit_cast(uint32_t, made + less.pair);
 }
 
-// The lane's numbers of row tile `row` and k from `k` on of a span.
-template <class Held> DEVICE Operand numbers_of(const Held& codes, int row, int span, int k, const Less& less) {
+// The numbers of a product's codes.
+DEVICE Operand numbers_of(words<RUN / 2> codes, const Less& less) {
     Operand numbers;
 #pragma unroll
-    for (int i = 0; i < RUN / 2; ++i) {
-        numbers.w[i] = pair_of(codes.word(row, span, k + i / 4 * 8), i % 4 * 2, less);
-    }
+    for (int i = 0; i < RUN / 2; ++i) numbers.w[i] = pair_of(codes.w[i / 4], i % 4 * 2, less);
     return numbers;
 }
 

@@ -23,9 +23,8 @@
 constexpr int THREADS = WAVES_N * WAVES_M * WARP;
 constexpr int WAVE_N = TILE_N / WAVES_N, WAVE_M = TILE_M / WAVES_M;
 constexpr int ROW_TILES = WAVE_N / 16, COL_TILES = WAVE_M / 16;  // of products: rows of the weight, rows of x
-constexpr int STEP_BYTES = 128, CHUNKS = STEP_BYTES / 16;        // of a row of x
+constexpr int STEP_BYTES = 128;                                // of a row of x
 constexpr int STEP_K = STEP_BYTES / sizeof(ELEMENT), SPAN_K = STEP_K / SPANS;
-constexpr int PITCH = STEP_BYTES + 16;                           // bytes: rows begin at other banks
 #if defined(__GFX11__)
 constexpr int GROUPS = 1;  // both halves of a wave hold all k
 #else
@@ -33,7 +32,6 @@ constexpr int GROUPS = LANES_PER_COLUMN;
 #endif
 constexpr int LANE_K = SPAN_K / GROUPS;          // neighbours along k that a lane has of a span
 constexpr int SUMS = 256 / WARP;                 // accumulators of a lane: the rows from SUMS * (lane / 16) on
-static_assert(THREADS % CHUNKS == 0, "a thread copies one column of chunks");
 
 #if INTEGER
 #include "int8.h"
@@ -41,6 +39,10 @@ static_assert(THREADS % CHUNKS == 0, "a thread copies one column of chunks");
 #include "halves.h"
 #endif
 constexpr int PRODUCTS = LANE_K / RUN;  // of a span
+
+// On RDNA two waves share codes, and a lane would hold four or eight times as many as on CDNA.
+#define CODES_IN_LDS (WARP == 32)
+constexpr int CODE_PITCH = STEP_K / 2 + 8;  // bytes: 16 rows begin at other banks
 
 // The row of the weight that a lane holds of a product's 16: gfx11's accumulators are every other row else.
 DEVICE int row_of_lane() {
@@ -52,17 +54,22 @@ DEVICE int row_of_lane() {
 }
 DEVICE int group_of_lane() { return GROUPS == 1 ? 0 : lane_part(); }
 
-// The lane's operand of x, from LDS.
-DEVICE Operand operand_at(const char* from) {
+// Where a byte of a row of x lies in LDS, of one that is a multiple of 16. Chunks are permuted within a row, so that the
+// lanes which these GPUs serve together (lanes 0-3 and 20-23 on CDNA, 0-7 on gfx12) read other banks, whichever of the
+// ways in which groups of lanes share a row: found by trying all linear keys of four bits of the row.
+DEVICE int place(int row, int byte) { return row * STEP_BYTES + (byte ^ ((row & 7) ^ (row >> 3 & 1) * 5) * 16); }
+
+// The lane's operand of x, from LDS: `own` is its place of byte 0, `byte` the same for all lanes.
+DEVICE Operand operand_at(const char* tile, int own, int byte) {
     constexpr int PART = sizeof(Operand) < 16 ? sizeof(Operand) : 16;
-    Operand own;
+    Operand own_words;
 #pragma unroll
     for (int part = 0; part < static_cast<int>(sizeof(Operand)) / PART; ++part) {
-        const words<PART> some = load_words<PART>(from + part * PART);
+        const words<PART> some = load_words<PART>(tile + (own ^ byte + part * PART));
 #pragma unroll
-        for (int e = 0; e < PART / 4; ++e) own.w[part * PART / 4 + e] = some.w[e];
+        for (int e = 0; e < PART / 4; ++e) own_words.w[part * PART / 4 + e] = some.w[e];
     }
-    return own;
+    return own_words;
 }
 
 // Where a step begins: k is that of the whole row, and `left` counts k to the end of its group, or of the row.
@@ -70,59 +77,77 @@ struct Step {
     int group, k, left;
 };
 
-// TILE_M rows of a step of x: from memory into registers, and from there to LDS. Rows beyond the matrix repeat its last;
-// elements beyond `left` are zeros.
-struct RowCopy {
-    static constexpr int TOTAL = TILE_M * CHUNKS, LINES = THREADS / CHUNKS;
-    static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
+// Rows of a step of x or of codes, BYTES of each: from memory into registers, and from there to LDS, a row's chunk of 16
+// bytes to at(row, byte). Rows beyond the matrix repeat its last; elements beyond `left` are zeros.
+template <class Type, int ROWS, int BYTES> struct RowCopy {
+    static constexpr int CHUNKS = BYTES / 16, LINES = THREADS / CHUNKS;
+    static constexpr int COUNT = (ROWS + LINES - 1) / LINES;
 
     const char* base;
     OFFSET_TYPE from[COUNT];
     words<16> held[COUNT];
 
-    static DEVICE int chunk() { return thread_x() % CHUNKS; }
+    static DEVICE int byte() { return thread_x() % CHUNKS * 16; }
     static DEVICE int line(int i) { return thread_x() / CHUNKS + i * LINES; }
-    static DEVICE bool exists(int i) { return TOTAL % THREADS == 0 || line(i) < TILE_M; }
+    static DEVICE bool exists(int i) { return ROWS % LINES == 0 || line(i) < ROWS; }
 
-    DEVICE RowCopy(const ELEMENT* x, int64_t pitch, int first, int rows)
-        : base(reinterpret_cast<const char*>(x + first * pitch)) {
+    DEVICE RowCopy(const Type* rows, int64_t pitch, int first, int count)
+        : base(reinterpret_cast<const char*>(rows + first * pitch)) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const int row = min(line(i), rows - 1 - first);
-            from[i] = static_cast<OFFSET_TYPE>(row * pitch * static_cast<int>(sizeof(ELEMENT))) + chunk() * 16;
+            const int row = min(line(i), count - 1 - first);
+            from[i] = static_cast<OFFSET_TYPE>(row * pitch * static_cast<int>(sizeof(Type))) + byte();
         }
     }
-    DEVICE void load(const Step& step) {
-        const char* const at = base + static_cast<int64_t>(step.k) * sizeof(ELEMENT);
-        const int left = step.left - chunk() * static_cast<int>(16 / sizeof(ELEMENT));
+    // From byte `start` of the rows on, of which `left` exist.
+    DEVICE void load(int64_t start, int left) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             if (!exists(i)) continue;
-            const auto* const address = reinterpret_cast<const ELEMENT*>(at + from[i]);
-            held[i] = WHOLE_STEPS ? load_unaligned<16>(address) : load_bounded<16>(address, left);
+            const Type* const address = reinterpret_cast<const Type*>(base + start + from[i]);
+            held[i] = WHOLE_STEPS ? load_unaligned<16>(address)
+                                  : load_bounded<16>(address, (left - byte()) / static_cast<int>(sizeof(Type)));
         }
     }
-    DEVICE void store(char* to) const {
+    template <class At> DEVICE void store(At at) const {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            if (exists(i)) store_words(to + line(i) * PITCH + chunk() * 16, held[i]);
+            if (exists(i)) at(line(i), byte(), held[i]);
         }
     }
 };
 
+#if CODES_IN_LDS
+// A lane's codes of a product, from LDS.
+struct Codes {
+    const char* own;
+
+    DEVICE words<RUN / 2> of(int row, int span, int product) const {
+        return load_words<RUN / 2>(own + row * 16 * CODE_PITCH + (span * SPAN_K + product * RUN) / 2);
+    }
+};
+#else
 // A lane's codes of a step, of each product's row.
 struct Codes {
     static constexpr int BYTES = LANE_K / 2, PART = BYTES < 16 ? BYTES : 16;  // of a span; of a load
 
     words<PART> held[ROW_TILES][SPANS][BYTES / PART];
 
-    // The word that begins with code `k` of the lane's of a span.
-    DEVICE uint32_t word(int row, int span, int k) const { return held[row][span][k / 2 / PART].w[k / 2 % PART / 4]; }
+    DEVICE words<RUN / 2> of(int row, int span, int product) const {
+        words<RUN / 2> codes;
+#pragma unroll
+        for (int i = 0; i < RUN / 8; ++i) {
+            const int byte = product * RUN / 2 + i * 4;
+            codes.w[i] = held[row][span][byte / PART].w[byte % PART / 4];
+        }
+        return codes;
+    }
 };
 
 struct CodeCopy {
     const uint8_t* base;
     OFFSET_TYPE from[ROW_TILES];
+    Codes held;
 
     DEVICE CodeCopy(const uint8_t* weight, int64_t pitch, int first, int own, int columns) : base(weight + first * pitch) {
 #pragma unroll
@@ -131,8 +156,7 @@ struct CodeCopy {
             from[i] = static_cast<OFFSET_TYPE>(row * pitch) + group_of_lane() * Codes::BYTES;
         }
     }
-    DEVICE void load(Codes& codes, const Step& step) const {
-        const uint8_t* const at = base + step.k / 2;
+    DEVICE void load(int64_t start, int left) {
 #pragma unroll
         for (int i = 0; i < ROW_TILES; ++i) {
 #pragma unroll
@@ -140,15 +164,16 @@ struct CodeCopy {
 #pragma unroll
                 for (int part = 0; part < Codes::BYTES / Codes::PART; ++part) {
                     const int byte = span * (SPAN_K / 2) + part * Codes::PART;
-                    const uint8_t* const address = at + from[i] + byte;
-                    const int left = step.left / 2 - byte - group_of_lane() * Codes::BYTES;
-                    codes.held[i][span][part] =
-                        WHOLE_STEPS ? load_unaligned<Codes::PART>(address) : load_bounded<Codes::PART>(address, left);
+                    const uint8_t* const address = base + start + from[i] + byte;
+                    held.held[i][span][part] =
+                        WHOLE_STEPS ? load_unaligned<Codes::PART>(address)
+                                    : load_bounded<Codes::PART>(address, left - byte - group_of_lane() * Codes::BYTES);
                 }
             }
         }
     }
 };
+#endif
 
 // A number of each of LINES lines and each of a step's groups, from memory into registers, and from there to LDS as
 // float32 [SPANS][LINES]. Those of groups beyond the last are zeros.
@@ -188,7 +213,8 @@ template <class Type, int LINES> struct Values {
 
 // What is in LDS for a step.
 struct Stage {
-    char x[TILE_M * PITCH];
+    char x[TILE_M * STEP_BYTES];
+    char codes[CODES_IN_LDS ? TILE_N * CODE_PITCH : 8];
     float scale[SPANS * TILE_N];
     float zero[ZERO_POINT ? SPANS * TILE_N : 4];
     float offset[OFFSET ? SPANS * TILE_N : 4];
@@ -209,22 +235,24 @@ struct Part {
         for (int i = 0; i < ROW_TILES; ++i) {
             less[i] = ZERO_POINT ? Less(stage.zero[span * TILE_N + row + i * 16 + row_of_lane()]) : Less(8.0f);
         }
-        const char* const x = stage.x + (col + lane_column()) * PITCH +
-                              (span * SPAN_K + group_of_lane() * LANE_K) * static_cast<int>(sizeof(ELEMENT));
+        constexpr int BYTES = sizeof(ELEMENT);
+        const int place_of_lane = place(col + lane_column(), group_of_lane() * LANE_K * BYTES);
 #pragma unroll
         for (int product = 0; product < PRODUCTS; ++product) {
             Operand numbers[ROW_TILES];
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; ++i) numbers[i] = numbers_of(codes, i, span, product * RUN, less[i]);
+            for (int i = 0; i < ROW_TILES; ++i) numbers[i] = numbers_of(codes.of(i, span, product), less[i]);
 #pragma unroll
             for (int j = 0; j < COL_TILES; ++j) {
-                const Operand own = operand_at(x + j * 16 * PITCH + product * static_cast<int>(sizeof(Operand)));
+                const int byte = (span * SPAN_K + product * RUN) * BYTES;
+                const Operand own = operand_at(stage.x + j * 16 * STEP_BYTES, place_of_lane, byte);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
                     const Accumulators before = FIRST && product == 0 ? Accumulators{} : sum[i][j];
                     sum[i][j] = multiplied(numbers[i], own, before);
                 }
             }
+            if (WARP == 32) __builtin_amdgcn_sched_barrier(0);  // all products' operands at once would spill
         }
     }
 
@@ -287,8 +315,13 @@ void int4_mm_matrix(const ELEMENT* x, int64_t x_row, const uint8_t* weight, cons
     const TileCorner tile = tile_corner<DIES>(block_x(), tiles_m, tiles_n);
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
     const int row = wave % WAVES_N * WAVE_N, col = wave / WAVES_N * WAVE_M;
-    RowCopy x_copy(x, x_row, tile.m, rows);
-    const CodeCopy code_copy(weight, static_cast<int64_t>(groups) * group_k / 2, tile.n, row, columns);
+    RowCopy<ELEMENT, TILE_M, STEP_BYTES> x_copy(x, x_row, tile.m, rows);
+    const int64_t pitch = static_cast<int64_t>(groups) * group_k / 2;  // of the weight
+#if CODES_IN_LDS
+    RowCopy<uint8_t, TILE_N, STEP_K / 2> code_copy(weight, pitch, tile.n, columns);
+#else
+    CodeCopy code_copy(weight, pitch, tile.n, row, columns);
+#endif
     Values<SCALE, TILE_N> scales(scale, scale_row, scale_col, tile.n, columns);
     Values<uint8_t, TILE_N> zeros(zero_point, zero_row, zero_col, tile.n, columns);
     Values<SCALE, TILE_N> offsets(offset, offset_row, offset_col, tile.n, columns);
@@ -297,10 +330,10 @@ void int4_mm_matrix(const ELEMENT* x, int64_t x_row, const uint8_t* weight, cons
 
     // SPANS groups at a time, or one.
     Step next = {first, first * group_k, SPANS > 1 ? (end - first) * group_k : group_k};
-    Codes held;
     const auto load = [&] {
-        x_copy.load(next);
-        code_copy.load(held, next);
+        constexpr int64_t BYTES = sizeof(ELEMENT);
+        x_copy.load(next.k * BYTES, next.left * static_cast<int>(BYTES));
+        code_copy.load(next.k / 2, next.left / 2);
         scales.load(next.group, end);
         if (ZERO_POINT) zeros.load(next.group, end);
         if (OFFSET) offsets.load(next.group, end);
@@ -324,14 +357,25 @@ void int4_mm_matrix(const ELEMENT* x, int64_t x_row, const uint8_t* weight, cons
     }
     // Brings the step that was loaded to LDS and `codes`, and loads the next one; false: the step ends a group.
     Codes codes;
+#if CODES_IN_LDS
+    codes.own = stage.codes + (row + row_of_lane()) * CODE_PITCH + group_of_lane() * (LANE_K / 2);
+#endif
     const auto take = [&] {
         lds_barrier();  // nobody still reads the step before
-        x_copy.store(stage.x);
+        x_copy.store([&](int line, int byte, words<16> chunk) { store_words(stage.x + place(line, byte), chunk); });
         scales.store(stage.scale);
         if (ZERO_POINT) zeros.store(stage.zero);
         if (OFFSET) offsets.store(stage.offset);
         if (OFFSET) sums_of_x.store(stage.x_sum);
-        codes = held;
+#if CODES_IN_LDS
+        code_copy.store([&](int line, int byte, words<16> chunk) {
+            char* const to = stage.codes + line * CODE_PITCH + byte;
+            store_words(to, words<8>{{chunk.w[0], chunk.w[1]}});
+            store_words(to + 8, words<8>{{chunk.w[2], chunk.w[3]}});
+        });
+#else
+        codes = code_copy.held;
+#endif
         const bool goes_on = !SINGLE && next.left > STEP_K;
         lds_barrier();
         advance();
