@@ -2,8 +2,8 @@
 //
 // A code is ORed into the mantissa of a power of two, from which that power and the zero point are subtracted. float16
 // has instructions for two numbers at once: a pair takes a permutation, an OR, a subtraction, and a shift of each word.
-// bfloat16 has none: of a word's codes four lie in the mantissas of four different powers in float32, pairs are
-// subtracted (CDNA has an instruction for both), and the upper halves of two, which are exact, are joined.
+// bfloat16 has none: a word's codes lie in the mantissas of four different powers in float32, and of two numbers, which are
+// exact, the upper halves are joined: a pair takes two ORs, two subtractions, a permutation, and a quarter of a shift.
 #pragma once
 
 constexpr int RUN = sizeof(operand) / sizeof(ELEMENT);  // k of a lane's operand
@@ -16,12 +16,12 @@ DEVICE constexpr uint32_t power(int place) { return 0x4b000000u - place * 0x0200
 // What is added to a number: -(the power + the zero point).
 template <class Type> struct LessOf;
 template <> struct LessOf<bf16> {
-    float_pair pair[2];
+    float less[4];
 
     LessOf() = default;
     DEVICE explicit LessOf(float zero) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) pair[i / 2][i % 2] = -float_of(power(i)) - zero;
+        for (int i = 0; i < 4; ++i) less[i] = -float_of(power(i)) - zero;
     }
 };
 template <> struct LessOf<f16> {
@@ -40,10 +40,12 @@ typedef LessOf<ELEMENT> Less;
 DEVICE uint32_t pair_of(uint32_t word, int place, const LessOf<bf16>& less) {
     const uint32_t four = place < 4 ? word : word >> 16;
     const int at = place % 4;
-    const float_pair made = {float_of((four & 0xfu << at * 4) | power(at)),
-                             float_of((four & 0xf0u << at * 4) | power(at + 1))};
-    const float_pair number = made + less.pair[at / 2];
-    return __builtin_amdgcn_perm(bits_of(number[1]), bits_of(number[0]), 0x07060302u);
+    float low = float_of((four & 0xfu << at * 4) | power(at)) + less.less[at];
+    float high = float_of((four & 0xf0u << at * 4) | power(at + 1)) + less.less[at + 1];
+#if defined(__GFX9__)
+    asm("" : "+v"(low));  // as a pair they would be added by an instruction that makes products wait
+#endif
+    return __builtin_amdgcn_perm(bits_of(high), bits_of(low), 0x07060302u);
 }
 DEVICE uint32_t pair_of(uint32_t word, int place, const LessOf<f16>& less) {
     constexpr uint32_t THOUSAND = 0x64006400u;  // 1024, twice

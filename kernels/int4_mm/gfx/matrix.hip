@@ -307,7 +307,7 @@ DEVICE void store_line(Stored* to, totals line, int left) {
 
 KERNEL_RESIDENT(THREADS, RESIDENT)
 void int4_mm_matrix(const ELEMENT* x, int64_t x_row, const uint8_t* weight, const SCALE* scale, int64_t scale_row,
-                    int64_t scale_col, const uint8_t* zero_point, int64_t zero_row, int64_t zero_col, const SCALE* offset,
+                    int64_t scale_col, const uint8_t* zero_point, int64_t zero_point_row, int64_t zero_point_col, const SCALE* offset,
                     int64_t offset_row, int64_t offset_col, const float* x_sums, const float* scale_a, int64_t scale_a_row,
                     const RESULT* bias, Stored* y, int64_t y_row, int rows, int columns, int groups, int group_k,
                     int part_groups, int tiles_m, int tiles_n) {
@@ -323,7 +323,7 @@ void int4_mm_matrix(const ELEMENT* x, int64_t x_row, const uint8_t* weight, cons
     CodeCopy code_copy(weight, pitch, tile.n, row, columns);
 #endif
     Values<SCALE, TILE_N> scales(scale, scale_row, scale_col, tile.n, columns);
-    Values<uint8_t, TILE_N> zeros(zero_point, zero_row, zero_col, tile.n, columns);
+    Values<uint8_t, TILE_N> zeros(zero_point, zero_point_row, zero_point_col, tile.n, columns);
     Values<SCALE, TILE_N> offsets(offset, offset_row, offset_col, tile.n, columns);
     Values<float, TILE_M> sums_of_x(x_sums, 1, rows, tile.m, rows);
     const int first = PARTIAL ? block_y() * part_groups : 0, end = PARTIAL ? min(first + part_groups, groups) : groups;
