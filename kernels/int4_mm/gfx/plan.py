@@ -46,13 +46,13 @@ class Tile(NamedTuple):
 
 
 LARGE = {64: Tile(128, 128, 1, 4, 2), 32: Tile(128, 128, 2, 4, 1)}
-"""By a wave's lanes. On CDNA one wave alone makes a number of a code; RDNA's waves have half the registers."""
+"""By a wave's lanes. On CDNA one wave alone makes numbers of a code; RDNA's waves hold half as many sums."""
 SMALLER = {
     64: (Tile(16, 128, 1, 4, 2), Tile(32, 128, 1, 4, 2), Tile(64, 128, 1, 4, 2)),
     32: (Tile(16, 128, 1, 4, 1), Tile(32, 128, 1, 4, 1), Tile(64, 128, 1, 4, 1)),
 }
 SPLIT_ROWS = {64: ((64, 4), (128, 2)), 32: ((32, 4),)}
-"""Rows up to which tiles are computed in parts, and blocks for each compute unit that are wanted (modelled)."""
+"""Rows up to which tiles are computed in parts, and the blocks of each compute unit then (modelled)."""
 
 
 def whole(call: Call) -> Plan | Rejected:
@@ -65,8 +65,8 @@ def whole(call: Call) -> Plan | Rejected:
 
 
 def splitk(call: Call) -> Plan | Rejected:
-    """Few rows: tiles in parts of whole groups along k, as many as fill the GPU, and matmul's sum of the parts.
-    Rejects what has enough tiles, or too few groups."""
+    """Few rows: tiles in parts of whole groups along k, as many as fill the GPU, and matmul's sum of the
+    parts. Rejects what has enough tiles, or too few groups."""
     M, (N, G, P), device = _x(call).count, call["weight"].shape, call.device
     blocks = next((blocks for most, blocks in SPLIT_ROWS[device.warp_size] if most >= M), 0)
     if not blocks:
@@ -91,14 +91,14 @@ def tile_of(M: int, N: int, device: Device) -> Tile:
     """The largest tile that has no empty half and of which every compute unit gets one, else the lowest that
     holds all rows, or 64."""
     for tile in (LARGE[device.warp_size], *SMALLER[device.warp_size][:0:-1]):
-        if 2 * M > tile.m and ceil(M, tile.m) * ceil(N, tile.n) >= device.multiprocessors:
+        if tile.m < 2 * M and ceil(M, tile.m) * ceil(N, tile.n) >= device.multiprocessors:
             return tile
     return _lowest(min(M, 64), device)
 
 
 def _lowest(M: int, device: Device) -> Tile:
     large = LARGE[device.warp_size]
-    return next((tile for tile in SMALLER[device.warp_size] if M <= tile.m), large)
+    return next((tile for tile in SMALLER[device.warp_size] if tile.m >= M), large)
 
 
 class Steps(NamedTuple):
