@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+import portable
+from portable.dispatch import dispatcher, pins
+from portable.kernels.int4_mm import int8_reference, reference
 from portable.kernels.int4_mm.gfx import plan as gfx
 from portable.plan import Call, Device, Pointer, TensorInfo
+from portable.runtime import detect
 from tests.kernels.plan_parts import accepted, arguments_of, defines, launch_of, reason, scalar
 
 MI300X = Device("rocm", "gfx942", "MI300X", 0, 304, 64, 64 * 1024)
@@ -83,12 +88,12 @@ def test_an_odd_number_of_short_groups_does_not_fill_its_last_step():
         (4096, 14336, MI300X, 128),
         (256, 14336, MI300X, 64),  # 224 tiles of 128 rows for 304 compute units
         (64, 65536, MI300X, 64),
-        (33, 1000, MI300X, 64),
+        (33, 1000, MI300X, 32),
         (17, 1000, MI300X, 32),
         (16, 1000, MI300X, 16),
         (1, 14336, RX7900, 16),
         (256, 14336, RX7900, 128),
-        (1000, 100, MI300X, 64),
+        (1000, 100, MI300X, 32),
     ],
 )
 def test_tiles_give_every_compute_unit_one(m, n, device, tile):
@@ -157,6 +162,80 @@ def test_what_it_declines():
 def test_offsets_within_a_tile_have_64_bits_where_rows_are_far_apart():
     call = call_of(700, 512, 4, 64)
     assert defines(launch_of(gfx.whole(call)))["OFFSET_TYPE"] == "uint32_t"
-    x = replace(call.tensors["x"], strides=(2**26, 1))
+    x = replace(call["x"], strides=(2**26, 1))
     far = replace(call, tensors={**call.tensors, "x": x})
     assert defines(launch_of(gfx.whole(far)))["OFFSET_TYPE"] == "int64_t"
+
+
+# --- what emulated GPUs compute, in every tile --------------------------------------------------------------
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Chooses an emulated GPU, and the tile that the planner takes; all as it was at the end."""
+
+    def choose(arch: str, tile: gfx.Tile) -> None:
+        monkeypatch.setenv("PORTABLE_BACKEND", "rocm")
+        monkeypatch.setenv("PORTABLE_ROCM_ARCH", arch)
+        monkeypatch.setattr(gfx, "tile_of", lambda M, N, device: tile)
+        pins.reload()
+        detect.reset()
+
+    yield choose
+    monkeypatch.undo()
+    pins.reload()
+    detect.reset()
+
+
+def tiles(arch):
+    lanes = 64 if arch.startswith("gfx9") else 32
+    return (*gfx.SMALLER[lanes], gfx.LARGE[lanes])
+
+
+GROUPS = ((5, 16), (3, 64), (2, 7))  # how many, and bytes of each
+N = 140
+
+
+def weight(groups, half):
+    """Codes, zero points and scales, which are powers of two."""
+    g = torch.Generator().manual_seed(half)
+    codes = torch.randint(0, 256, (N, groups, half), generator=g, dtype=torch.uint8)
+    zero = torch.randint(0, 17, (N, groups), generator=g, dtype=torch.uint8)
+    return codes, zero, torch.exp2(torch.randint(-3, 3, (N, groups), generator=g))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch, dtype", [("gfx942", torch.bfloat16), ("gfx1100", torch.float16)])
+def test_every_tile_has_exact_sums(emulated, arch, dtype):
+    """Of small integers: one rounding is left."""
+    name = "mfma" if arch.startswith("gfx9") else "wmma"
+    for index, tile in enumerate(tiles(arch)):
+        emulated(arch, tile)
+        for groups, half in GROUPS:
+            codes, zero, scale = weight(groups, half)
+            x = (torch.arange((131 + index) * 2 * groups * half) % 7 - 3).view(131 + index, -1).to(dtype)
+            bias = torch.arange(N).to(dtype)
+            given = (zero, scale.flip(0), bias) if index % 2 else (None, None, None)
+            with portable.using(int4_mm=name):
+                y = dispatcher.op("int4_mm")(x, codes, scale, *given)
+            wide = [None if each is None else each.double() for each in given[1:]]
+            ref = reference.int4_mm(x.double(), codes, scale.double(), given[0], *wide)
+            assert torch.equal(y, ref.to(dtype)), (tile, groups, half)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1201"])
+def test_every_tile_has_exact_sums_of_int8(emulated, arch):
+    name = "mfma" if arch.startswith("gfx9") else "wmma"
+    for index, tile in enumerate(tiles(arch)):
+        emulated(arch, tile)
+        for groups, half in GROUPS:
+            codes, zero, scale = weight(groups, half)
+            M = 131 + index
+            a = (torch.arange(M * 2 * groups * half) * 37 % 256 - 128).view(M, -1).to(torch.int8)
+            scale_a, points = torch.exp2(torch.arange(M) % 5 - 2.0)[:, None], zero if index % 2 else None
+            with portable.using(int8_int4_mm=name):
+                op = dispatcher.op("int8_int4_mm")
+                c = op(a, codes, scale_a, scale, points, None, output_dtype=torch.float32)
+            ref = int8_reference.int8_int4_mm(a, codes, scale_a.double(), scale.double(), points)
+            assert torch.equal(c, ref.float()), (tile, groups, half)

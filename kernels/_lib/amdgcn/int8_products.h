@@ -25,18 +25,20 @@ template <int BYTES> DEVICE int_sums multiply_int8(words<BYTES> a, words<BYTES> 
         c = __builtin_amdgcn_mfma_i32_16x16x16i8(static_cast<int>(a.w[i]), static_cast<int>(b.w[i]), c, 0, 0, 0);
     }
     return c;
-#else
-#pragma unroll
-    for (int i = 0; i < BYTES / 4; i += 2) {
-        const pair left = {static_cast<int>(a.w[i]), static_cast<int>(a.w[i + 1])};
-        const pair right = {static_cast<int>(b.w[i]), static_cast<int>(b.w[i + 1])};
-#if defined(__GFX9__)
-        c = __builtin_amdgcn_mfma_i32_16x16x32_i8(__builtin_bit_cast(long, left), __builtin_bit_cast(long, right), c, 0, 0,
-                                                  0);
-#else
-        c = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, left, true, right, c, false);
-#endif
+#elif defined(__GFX9__)
+    if constexpr (BYTES == 8) {
+        return __builtin_amdgcn_mfma_i32_16x16x32_i8(__builtin_bit_cast(long, a), __builtin_bit_cast(long, b), c, 0, 0, 0);
+    } else {
+        c = multiply_int8<8>({{a.w[0], a.w[1]}}, {{b.w[0], b.w[1]}}, c);
+        return multiply_int8<8>({{a.w[2], a.w[3]}}, {{b.w[2], b.w[3]}}, c);
     }
-    return c;
+#else
+    if constexpr (BYTES == 8) {
+        return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, __builtin_bit_cast(pair, a), true,
+                                                                __builtin_bit_cast(pair, b), c, false);
+    } else {
+        c = multiply_int8<8>({{a.w[0], a.w[1]}}, {{b.w[0], b.w[1]}}, c);
+        return multiply_int8<8>({{a.w[2], a.w[3]}}, {{b.w[2], b.w[3]}}, c);
+    }
 #endif
 }

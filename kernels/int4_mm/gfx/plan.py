@@ -57,8 +57,10 @@ SPLIT_ROWS = {64: ((64, 4), (128, 2)), 32: ((32, 4),)}
 
 def whole(call: Call) -> Plan | Rejected:
     """One launch, after one that sums x over groups where there are offsets; operands of any alignment."""
-    M, N = _x(call).count, call["weight"].shape[0]
-    found = _product(call, tile_of(M, N, call.device))
+    M, N, lanes = _x(call).count, call["weight"].shape[0], call.device.warp_size
+    named = call.config.get("TILE_M")
+    tile = next((tile for tile in (*SMALLER[lanes], LARGE[lanes]) if tile.m == named), None)
+    found = _product(call, tile or tile_of(M, N, call.device))
     if isinstance(found, Rejected):
         return found
     return Plan((*_x_sums(call), found), _workspaces(call))
@@ -88,12 +90,12 @@ def splitk(call: Call) -> Plan | Rejected:
 
 
 def tile_of(M: int, N: int, device: Device) -> Tile:
-    """The largest tile that has no empty half and of which every compute unit gets one, else the lowest that
-    holds all rows, or 64."""
+    """The largest tile that has no empty half and of which every compute unit gets one, else one of 16 rows
+    or of 32."""
     for tile in (LARGE[device.warp_size], *SMALLER[device.warp_size][:0:-1]):
         if tile.m < 2 * M and ceil(M, tile.m) * ceil(N, tile.n) >= device.multiprocessors:
             return tile
-    return _lowest(min(M, 64), device)
+    return _lowest(min(M, 32), device)
 
 
 def _lowest(M: int, device: Device) -> Tile:
