@@ -183,19 +183,10 @@ def test_no_module_hides_triton():
     assert [file for folder in ("portable", *OUTER) for file in (ROOT / folder).rglob("triton.py")] == []
 
 
-WITHOUT_HIP = (
-    *("attention_fp8", "int4_mm", "int8_int4_mm"),
-    *("scaled_mm_mx", "scaled_mm_mxfp4", "scaled_mm_nvfp4"),
-)
-LACKING = {op: {"hip"} for op in WITHOUT_HIP}
-"""Languages that an op has no kernel in yet: docs/notes/{scaled_mm,int4_mm,sparse_mm,attention}.md."""
-
-
 @pytest.mark.parametrize("op", OPS)
 def test_an_op_has_all_three_languages(op):
     spec = load_spec(OPS[op])  # every file that it names exists
-    wanted = {"triton", "cuda", "hip"} - LACKING.get(op, set())
-    assert wanted <= {name for each in spec.implementations for name in each.languages}
+    assert {"triton", "cuda", "hip"} <= {name for each in spec.implementations for name in each.languages}
 
 
 def pinned() -> dict[str, set[str]]:

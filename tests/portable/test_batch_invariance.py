@@ -199,7 +199,8 @@ def test_every_product_of_torch_s_promises_nothing():
     [
         ("matmul", {"skinny", "splitk", "mfma_splitk", "bf16x6", "triton"}),
         ("linear", {"skinny", "skinny_constant_weight", "mfma_splitk", "triton"}),
-        ("int4_mm", {"splitk", "mma", "skinny", "widened", "triton_widened"}),
+        ("int4_mm", {"splitk", "mma", "mfma_splitk", "wmma_splitk", "skinny", "widened", "triton_widened"}),
+        ("int8_int4_mm", {"mfma_splitk", "wmma_splitk"}),
         ("scaled_mm", {"triton"}),
         ("scaled_mm_block", {"triton"}),
     ],

@@ -3,6 +3,8 @@
 // -DHAS_ZERO_POINT=1: the sums over k of b's columns are taken from its operands.
 #pragma once
 
+#include "_lib/amdgcn/int8_products.h"
+
 typedef words<HELD> Codes;
 template <class> DEVICE Codes operand(words<16> codes, int product) {
     Codes held;
@@ -12,28 +14,7 @@ template <class> DEVICE Codes operand(words<16> codes, int product) {
 }
 
 // c + a @ b.T.
-DEVICE Accumulators multiply(Codes a, Codes b, Accumulators c) {
-#if defined(__gfx950__)
-    typedef int four __attribute__((ext_vector_type(4)));
-    return __builtin_amdgcn_mfma_i32_16x16x64_i8(__builtin_bit_cast(four, b), __builtin_bit_cast(four, a), c, 0, 0, 0);
-#elif defined(__gfx942__)
-    return __builtin_amdgcn_mfma_i32_16x16x32_i8(__builtin_bit_cast(long, b), __builtin_bit_cast(long, a), c, 0, 0, 0);
-#elif defined(__GFX9__)
-#pragma unroll
-    for (int i = 0; i < HELD / 4; ++i) {
-        c = __builtin_amdgcn_mfma_i32_16x16x16i8(static_cast<int>(b.w[i]), static_cast<int>(a.w[i]), c, 0, 0, 0);
-    }
-    return c;
-#elif defined(__GFX11__)
-    typedef int four __attribute__((ext_vector_type(4)));
-    return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, __builtin_bit_cast(four, b), true, __builtin_bit_cast(four, a),
-                                                      c, false);
-#else
-    typedef int pair __attribute__((ext_vector_type(2)));
-    return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, __builtin_bit_cast(pair, b), true,
-                                                            __builtin_bit_cast(pair, a), c, false);
-#endif
-}
+DEVICE Accumulators multiply(Codes a, Codes b, Accumulators c) { return multiply_int8<HELD>(b, a, c); }
 
 // sum + the sum of 16 codes.
 DEVICE int add_codes(words<16> codes, int sum) {
