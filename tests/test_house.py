@@ -185,7 +185,7 @@ def test_no_module_hides_triton():
 
 IN_TRITON_ALONE = ("quantize_int4", "quantize_int4_asymmetric")
 WITHOUT_HIP = (
-    *("attention_fp8", "int4_mm", "int8_int4_mm", "sparse_scaled_mm"),
+    *("int4_mm", "int8_int4_mm", "sparse_scaled_mm"),
     *("scaled_mm_mx", "scaled_mm_mxfp4", "scaled_mm_nvfp4"),
 )
 LACKING = {op: {"cuda", "hip"} for op in IN_TRITON_ALONE} | {op: {"hip"} for op in WITHOUT_HIP}
