@@ -3,7 +3,7 @@
 // NATIVE: instructions take the codes. An operand's 16 bits are then two codes (CodePair), of which a lane holds 16, for
 // two instructions; which elements of k those are is the same for both operands. P, times 2^P_SCALE_LOG2, are rounded
 // to codes too: those of two tiles of scores are one operand, and v's keys lie in LDS in that order (TransposedColumns).
-// gfx942's instructions take fnuz codes: an OCP code stands for half of its number there, 0x80 for NaN, and 0x7f and
+// gfx942's instructions take fnuz codes: an OCP code stands for half of its number there, 0x80 is NaN, and 0x7f and
 // 0xff, OCP's NaN, for 240. So codes are mended on the way to LDS, and scales make up for the halves (CODE_FACTOR).
 //
 // Else codes become float16, which has all of their numbers, on the way to LDS.

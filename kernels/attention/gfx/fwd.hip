@@ -62,7 +62,7 @@ constexpr bool SUM_PAIRS = WARP == 32 || HEAD_D + HEAD_E <= 128;
 constexpr bool CHECK_SUMS = WARP == 64 && HEAD_D + HEAD_E <= 128 && !NATIVE_CODES;
 // Which waves issue before the SIMD's others: those that compute products, or those in their softmax. The waves then
 // take turns at the matrix pipe and the vector pipe; first comes what needs the busier one.
-constexpr bool PRODUCTS_FIRST = HEAD_D + HEAD_E > 128;
+constexpr bool PRODUCTS_FIRST = HEAD_D + HEAD_E > 128 && !NATIVE_CODES;
 static_assert(!CHECK_SUMS || TILE_N / LANES_PER_COLUMN <= 16, "see ColumnSoftmax");
 constexpr int FRAGMENTS_N = TILE_N / MMA_M;
 // Of a row of q and k, and of a column of v, 16 bits each.

@@ -429,8 +429,7 @@ template <int COUNT, int DISTANCE, class Load, class Use> DEVICE void prefetch(L
     }
 }
 
-// What memory has of a tensor's element, and how chunks of them become those of an operand, 16 bits each: as they are,
-// but for what codes.h has of codes in 8 bits.
+// How chunks of a tensor's elements become those of an operand, 16 bits each: as they are, but for codes (codes.h).
 template <class Type> struct ElementTraits {
     static constexpr int NUMBERS = 1;  // of the tensor's elements in 16 bits of an operand
     template <int SIZE> static DEVICE words<SIZE> convert(words<SIZE> chunk) { return chunk; }
@@ -441,15 +440,14 @@ template <class Type> struct ElementTraits {
 // What memory has of ELEMENTS_PER_LANE elements of an operand.
 template <class Type> constexpr int CHUNK_BYTES = ELEMENTS_PER_LANE * ElementTraits<Type>::NUMBERS * sizeof(Type);
 
-// ELEMENTS_PER_LANE elements of an operand from global memory, where `remaining` of the tensor's exist.
+// The operand's elements of a chunk in global memory, where `remaining` of the tensor's exist.
 template <class Type> DEVICE words<16> load_operand_chunk(const Type* from, int remaining, float factor) {
     using Traits = ElementTraits<Type>;
     const auto chunk = load_bounded<CHUNK_BYTES<Type>>(from, remaining);
     return Traits::convert(Traits::multiply(chunk, factor));
 }
 
-// The second operand from global memory: `row` is the lane's own, of whose elements `remaining` exist from the
-// operand's k on.
+// The second operand from global memory: `row` is the lane's own, of whose elements `remaining` exist from k on.
 template <class Type> DEVICE BFragment load_b_global(const Type* row, int k, int remaining, float factor = 1.0f) {
     constexpr int NUMBERS = ElementTraits<Type>::NUMBERS;
 #if defined(__GFX11__)
@@ -502,8 +500,7 @@ template <int BYTES> DEVICE words<16> transposed_column(const words<BYTES> (&row
     return column;
 }
 
-// ELEMENTS_PER_LANE rows of COLUMNS elements, transposed: where a column of the tile's rows from 8 * `eight` on lies in
-// LDS, ROWS rows a tile, and what lies there. codes.h has others.
+// ELEMENTS_PER_LANE rows, transposed: where those of a column from 8 * `eight` on lie in LDS, and what lies there.
 template <class Type, int ROWS, int COLUMNS> struct TransposedColumns {
     using Traits = ElementTraits<Type>;
     words<COLUMNS * 2> rows[ELEMENTS_PER_LANE];
