@@ -58,7 +58,7 @@ FORMATS = (
     Format("int4 weights, int8 rows (W4A8)", "int8_int4_mm", (), bench=2),
     Format("2:4 weights in bfloat16", "sparse_mm", ("bfloat16, 2:4",)),
     Format("2:4 weights in fp8", "sparse_scaled_mm", ("fp8, 2:4",)),
-    Format("attention, q, k and v in fp8", "attention_fp8", FP8),
+    Format("attention, q, k and v in fp8", "attention_fp8", MX),
     Format("attention, KV cache in fp8", "attention_paged_fp8", FP8),
 )
 """Large calls: few rows may be another implementation's."""
@@ -74,7 +74,8 @@ instruction. Few rows may be another implementation's; `explain` says it of a ca
 This says what the kernels are made of, compiled, not that they ran. What ran: on an H200
 [README](../README.md#supported-hardware) and [speed](speed.md), on emulated AMD GPUs
 [emulated.md](emulated.md).
-gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz; a dtype is never read as another.
+gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz; `attention_fp8` makes e4m3fn's codes into e4m3fnuz of half
+their numbers for them, which is exact. Else a dtype is never read as another.
 
 | format | op | {gpus} |
 |---|---|{rule}|

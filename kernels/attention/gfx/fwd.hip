@@ -81,6 +81,13 @@ static_assert(TILE_N % 32 == 0 && ROW_D % 32 == 0 && HEAD_E % 32 == 0, "LDS rows
 #define COLUMN_TILE 0
 #endif
 
+// Whether scores are products of 128 codes at once.
+#if defined(__gfx950__) && NATIVE_CODES && HEAD_D % 128 == 0
+#define WIDE_MMA 1
+#else
+#define WIDE_MMA 0
+#endif
+
 using KeyTile = LdsTile<ROW_D>;
 constexpr int K_BYTES = KeyTile::bytes(TILE_N);
 #if COLUMN_TILE
@@ -274,6 +281,16 @@ DEVICE void compute_scores(Scores& scores, const Queries& queries, const BlockPr
         }
     }
     begin_phase<true>();
+#if WIDE_MMA
+    prefetch<STEPS_D / 2 * FRAGMENTS_N, PREFETCH>(
+        [&](int i) { return load_wide(keys, i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * (2 * MMA_K)); },
+        [&](int i, const WideFragment& a) {
+            const int step = i / FRAGMENTS_N * 2;
+            for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                mma_wide(scores[t][i % FRAGMENTS_N], a, queries.get(t, step), queries.get(t, step + 1));
+            }
+        });
+#else
     prefetch<STEPS_D * FRAGMENTS_N, PREFETCH>(
         [&](int i) { return keys.load(i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * MMA_K); },
         [&](int i, const AFragment& a) {
@@ -281,6 +298,7 @@ DEVICE void compute_scores(Scores& scores, const Queries& queries, const BlockPr
                 mma<T>(scores[t][i % FRAGMENTS_N], a, queries.get(t, i / FRAGMENTS_N));
             }
         });
+#endif
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
         for (int n = 0; n < FRAGMENTS_N; ++n) {
             scores[t][n].materialize();
