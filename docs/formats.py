@@ -74,8 +74,8 @@ instruction. Few rows may be another implementation's; `explain` says it of a ca
 This says what the kernels are made of, compiled, not that they ran. What ran: on an H200
 [README](../README.md#supported-hardware) and [speed](speed.md), on emulated AMD GPUs
 [emulated.md](emulated.md).
-gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz; `attention_fp8` makes e4m3fn's codes into e4m3fnuz of half
-their numbers for them, which is exact. Else a dtype is never read as another.
+gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz; `attention_fp8` makes e4m3fn's codes into e4m3fnuz of
+half their numbers for them, which is exact. Else a dtype is never read as another.
 
 | format | op | {gpus} |
 |---|---|{rule}|
