@@ -58,7 +58,7 @@ FORMATS = (
     Format("int4 weights, int8 rows (W4A8)", "int8_int4_mm", (), bench=2),
     Format("2:4 weights in bfloat16", "sparse_mm", ("bfloat16, 2:4",)),
     Format("2:4 weights in fp8", "sparse_scaled_mm", ("fp8, 2:4",)),
-    Format("attention, q, k and v in fp8", "attention_fp8", FP8),
+    Format("attention, q, k and v in fp8", "attention_fp8", MX),
     Format("attention, KV cache in fp8", "attention_paged_fp8", FP8),
 )
 """Large calls: few rows may be another implementation's."""
@@ -74,8 +74,9 @@ instruction. Few rows may be another implementation's; `explain` says it of a ca
 This says what the kernels are made of, compiled, not that they ran. What ran: on an H200
 [README](../README.md#supported-hardware) and [speed](speed.md), on emulated AMD GPUs
 [emulated.md](emulated.md).
-gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz. scaled_mm and scaled_mm_block make OCP codes those of
-half the numbers first, which is exact, and multiply tiles that meet e5m2's Inf as bfloat16 numbers again.
+gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz. `scaled_mm`, `scaled_mm_block`, `sparse_scaled_mm` and
+`attention_fp8` make OCP codes those of half the numbers first, which is exact; scaled_mm multiplies tiles that
+meet e5m2's Inf as bfloat16 numbers again.
 
 | format | op | {gpus} |
 |---|---|{rule}|

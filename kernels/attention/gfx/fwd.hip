@@ -6,7 +6,10 @@
 // it comes, V transposed. The next K is loaded while the products with this one run, the next V while those with this
 // one do; each has one buffer, and a step two barriers.
 //
-// Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 32; EVEN_D, EVEN_E: whether they are exact;
+// Of attention_fp8, q, k and v are codes of 8 bits: codes.h says what changes.
+//
+// Defines: ELEMENT (bf16, f16), of o, and but for codes of q, k and v; FORMAT: of codes, none where there are none, with
+// NATIVE (codes.h); HEAD_D, HEAD_E: the head sizes, as multiples of 32; EVEN_D, EVEN_E: whether they are exact;
 // TILE_N, WAVES, TILES_PER_WAVE; WAVES_E: waves with the same queries, each of which computes its part of o's columns;
 // LEFT, RIGHT: whether the window is bounded on that side of the diagonal; SCALE_ONLY: whether scores are products
 // times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_IN_LDS: whether Q lies in LDS; VARLEN: packed
@@ -18,7 +21,34 @@
 #include "attention/device/tile_scheduler.h"
 #include "stream.h"
 
+// What the numbers of q, products and o are multiplied by: the first is 1 but for codes whose scales are not above 0.
+struct HeadScales {
+    float query, score, value;
+};
+
+#ifdef FORMAT
+#include "codes.h"
+#define BIAS 0  // formats have a bias of another kind
+#define NATIVE_CODES NATIVE
+#if NATIVE
+using T = CodePair;
+using KeyElement = CodePair;
+using ValueElement = ValueCode;
+#else
+using T = f16;
+using KeyElement = Code;
+using ValueElement = Code;
+#endif
+#else
+#define CODE_SCALES
+#define NATIVE_CODES 0
 using T = ELEMENT;
+using KeyElement = T;
+using ValueElement = T;
+#endif
+
+// Types: T of operands, KeyElement (of q and k) and ValueElement of what memory has, Result of o.
+using Result = ELEMENT;
 using Softmax = ColumnSoftmax<T>;
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = TILES_PER_WAVE * MMA_N;
@@ -29,35 +59,46 @@ constexpr int PREFETCH = 2;  // operands on their way from LDS under the product
 constexpr bool SUM_PAIRS = WARP == 32 || HEAD_D + HEAD_E <= 128;
 // Whether the sum of a lane's new P, in place of the largest score, says that row_max lags too far. The loop has no
 // maximum then, but scores are computed once more where row_max moves.
-constexpr bool CHECK_SUMS = WARP == 64 && HEAD_D + HEAD_E <= 128;
+constexpr bool CHECK_SUMS = WARP == 64 && HEAD_D + HEAD_E <= 128 && !NATIVE_CODES;
 // Which waves issue before the SIMD's others: those that compute products, or those in their softmax. The waves then
 // take turns at the matrix pipe and the vector pipe; first comes what needs the busier one.
-constexpr bool PRODUCTS_FIRST = HEAD_D + HEAD_E > 128;
+constexpr bool PRODUCTS_FIRST = HEAD_D + HEAD_E > 128 && !NATIVE_CODES;
 static_assert(!CHECK_SUMS || TILE_N / LANES_PER_COLUMN <= 16, "see ColumnSoftmax");
 constexpr int FRAGMENTS_N = TILE_N / MMA_M;
-constexpr int STEPS_D = HEAD_D / MMA_K;
+// Of a row of q and k, and of a column of v, 16 bits each.
+constexpr int NUMBERS = ElementTraits<KeyElement>::NUMBERS;
+constexpr int ROW_D = HEAD_D / NUMBERS, COLUMN_N = TILE_N / NUMBERS;
+constexpr int STEPS_D = ROW_D / MMA_K;
+constexpr int STEPS_N = COLUMN_N / MMA_K;
 constexpr int WAVE_E = HEAD_E / WAVES_E;
 constexpr int FRAGMENTS_E = WAVE_E / MMA_M;
-static_assert(TILE_N % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "LDS rows are whole swizzle groups");
+static_assert(TILE_N % 32 == 0 && ROW_D % 32 == 0 && HEAD_E % 32 == 0, "LDS rows are whole swizzle groups");
 
 // Whether V is transposed on the way from LDS. With the element loads of odd heads scalar registers would spill.
-#if defined(__gfx950__) && BUFFER_LOADS
+#if defined(__gfx950__) && BUFFER_LOADS && !NATIVE_CODES
 #define COLUMN_TILE 1
 #else
 #define COLUMN_TILE 0
 #endif
 
-using KeyTile = LdsTile<HEAD_D>;
+// Whether scores are products of 128 codes at once.
+#if defined(__gfx950__) && NATIVE_CODES && HEAD_D % 128 == 0
+#define WIDE_MMA 1
+#else
+#define WIDE_MMA 0
+#endif
+
+using KeyTile = LdsTile<ROW_D>;
 constexpr int K_BYTES = KeyTile::bytes(TILE_N);
 #if COLUMN_TILE
 using ValueTile = ColumnTile<HEAD_E>;
 using ValueFragments = ColumnFragments<HEAD_E>;
-using ValueCopy = TileCopy<T, HEAD_E, TILE_N, THREADS, ValueTile>;
+using ValueCopy = TileCopy<ValueElement, HEAD_E, TILE_N, THREADS, ValueTile>;
 constexpr int V_BYTES = ValueTile::bytes(TILE_N);
 #else
-using ValueTile = LdsTile<TILE_N>;
-using ValueFragments = LdsFragments<TILE_N>;
-using ValueCopy = TransposedTileCopy<T, HEAD_E, TILE_N, THREADS>;
+using ValueTile = LdsTile<COLUMN_N>;
+using ValueFragments = LdsFragments<COLUMN_N>;
+using ValueCopy = TransposedTileCopy<ValueElement, HEAD_E, TILE_N, THREADS>;
 constexpr int V_BYTES = ValueTile::bytes(HEAD_E);
 #endif
 constexpr int Q_BYTES = Q_IN_LDS ? KeyTile::bytes(TILE_M) : 0;
@@ -65,8 +106,9 @@ constexpr int Q_BYTES = Q_IN_LDS ? KeyTile::bytes(TILE_M) : 0;
 // What a block computes: queries from `row` on, below `q.end`, and the keys from `key` to `key_end`, of which query i
 // sees j where low <= j - i <= high.
 struct BlockProblem {
-    HeadRows<T> q, k, v;
-    const T* bias;
+    HeadRows<KeyElement> q, k;
+    HeadRows<ValueElement> v;
+    const Result* bias;
     int64_t bias_row;
     int row, key, key_end, low, high;
 };
@@ -82,9 +124,12 @@ template <> struct QueryFragments<true> {
     const char* tile;
     int first;  // the wave's first row of it
 
-    DEVICE QueryFragments(const BlockProblem& problem, int row, char* lds) {
-        TileCopy<T, HEAD_D, TILE_M, THREADS> copy;
+    DEVICE QueryFragments(const BlockProblem& problem, int row, float factor, char* lds) {
+        TileCopy<KeyElement, ROW_D, TILE_M, THREADS> copy;
         copy.template load<EVEN_D>(problem.q, problem.row);
+        for (auto& chunk : copy.registers) {
+            chunk = ElementTraits<KeyElement>::multiply(chunk, factor);
+        }
         copy.store(lds);
         tile = lds;
         first = row - problem.row;
@@ -95,12 +140,12 @@ template <> struct QueryFragments<true> {
 template <> struct QueryFragments<false> {
     BFragment held[TILES_PER_WAVE][STEPS_D];
 
-    DEVICE QueryFragments(const BlockProblem& problem, int row, char*) {
+    DEVICE QueryFragments(const BlockProblem& problem, int row, float factor, char*) {
         for (int t = 0; t < TILES_PER_WAVE; ++t) {
             const int own = min(row + t * MMA_N + lane_column(), problem.q.end - 1);
-            const T* const data = problem.q.data + own * problem.q.stride;
+            const KeyElement* const data = problem.q.data + own * problem.q.stride;
             for (int i = 0; i < STEPS_D; ++i) {
-                held[t][i] = load_b_global(data, i * MMA_K, EVEN_D ? HEAD_D : problem.q.width - i * MMA_K);
+                held[t][i] = load_b_global(data, i * MMA_K, EVEN_D ? HEAD_D : problem.q.width - i * MMA_K * NUMBERS, factor);
             }
         }
     }
@@ -112,12 +157,12 @@ using Queries = QueryFragments<Q_IN_LDS>;
 // --- one block of keys ---
 
 // The bias of the lane's keys; what is loaded for keys that do not exist is masked later.
-DEVICE void load_bias(vec<T, ELEMENTS_PER_LANE> (&bias)[FRAGMENTS_N], const BlockProblem& problem, int row, int key) {
-    const T* const data = problem.bias + min(row, problem.q.end - 1) * problem.bias_row;
+DEVICE void load_bias(vec<Result, ELEMENTS_PER_LANE> (&bias)[FRAGMENTS_N], const BlockProblem& problem, int row, int key) {
+    const Result* const data = problem.bias + min(row, problem.q.end - 1) * problem.bias_row;
     const int own_key = key + lane_part() * ELEMENTS_PER_LANE;
     if (key + TILE_N <= problem.key_end) {
         for (int n = 0; n < FRAGMENTS_N; ++n) {
-            bias[n] = __builtin_bit_cast(vec<T, ELEMENTS_PER_LANE>, load_unaligned<16>(data + own_key + n * MMA_M));
+            bias[n] = __builtin_bit_cast(vec<Result, ELEMENTS_PER_LANE>, load_unaligned<16>(data + own_key + n * MMA_M));
         }
         return;
     }
@@ -146,7 +191,7 @@ DEVICE void apply_scale(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockP
     if constexpr (SCALE_ONLY) {
         return;
     }
-    vec<T, ELEMENTS_PER_LANE> bias[FRAGMENTS_N];
+    vec<Result, ELEMENTS_PER_LANE> bias[FRAGMENTS_N];
     if constexpr (BIAS) {
         load_bias(bias, problem, row, key);
     }
@@ -199,7 +244,7 @@ DEVICE float max_of_lane(const AccumulatorFragment (&scores)[FRAGMENTS_N], const
 
 // Scores become P, rounded, as the second operand of the product with V. Returns the sum of the lane's.
 DEVICE float p_of_scores(const AccumulatorFragment (&scores)[FRAGMENTS_N], const Softmax& softmax,
-                         const ScoreScale& how, BFragment (&p)[FRAGMENTS_N]) {
+                         const ScoreScale& how, BFragment (&p)[STEPS_N]) {
     float sums[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int n = 0; n < FRAGMENTS_N; ++n) {
@@ -212,7 +257,7 @@ DEVICE float p_of_scores(const AccumulatorFragment (&scores)[FRAGMENTS_N], const
                 asm("" : "+v"(sums[i % 2]));  // else the compiler pairs them with each other or the next tile's
             }
         }
-        p[n] = p_fragment<T>(values);
+        PFragments<T>::set(p, n, values);
     }
     return sums[0] + sums[1];
 }
@@ -229,13 +274,23 @@ using Scores = AccumulatorFragment[TILES_PER_WAVE][FRAGMENTS_N];
 // The wave's scores of one block of keys, -inf where MASKED and not seen.
 template <bool MASKED>
 DEVICE void compute_scores(Scores& scores, const Queries& queries, const BlockProblem& problem, const ScoreScale& how,
-                           int row, int key, const LdsFragments<HEAD_D>& keys) {
+                           int row, int key, const LdsFragments<ROW_D>& keys) {
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
         for (int n = 0; n < FRAGMENTS_N; ++n) {
             scores[t][n].fill(0.0f);
         }
     }
     begin_phase<true>();
+#if WIDE_MMA
+    prefetch<STEPS_D / 2 * FRAGMENTS_N, PREFETCH>(
+        [&](int i) { return load_wide(keys, i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * (2 * MMA_K)); },
+        [&](int i, const WideFragment& a) {
+            const int step = i / FRAGMENTS_N * 2;
+            for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                mma_wide(scores[t][i % FRAGMENTS_N], a, queries.get(t, step), queries.get(t, step + 1));
+            }
+        });
+#else
     prefetch<STEPS_D * FRAGMENTS_N, PREFETCH>(
         [&](int i) { return keys.load(i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * MMA_K); },
         [&](int i, const AFragment& a) {
@@ -243,6 +298,7 @@ DEVICE void compute_scores(Scores& scores, const Queries& queries, const BlockPr
                 mma<T>(scores[t][i % FRAGMENTS_N], a, queries.get(t, i / FRAGMENTS_N));
             }
         });
+#endif
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
         for (int n = 0; n < FRAGMENTS_N; ++n) {
             scores[t][n].materialize();
@@ -274,7 +330,7 @@ struct ForwardState {
     // agree on their largest score, or sum, before they compare.
     template <bool MASKED>
     DEVICE void compute_p(const Queries& queries, const BlockProblem& problem, const ScoreScale& how, int row, int key,
-                          BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N], const LdsFragments<HEAD_D>& keys) {
+                          BFragment (&p)[TILES_PER_WAVE][STEPS_N], const LdsFragments<ROW_D>& keys) {
         float sums[TILES_PER_WAVE] = {};
         const auto p_of = [&](const Scores& scores) {
             for (int t = 0; t < TILES_PER_WAVE; ++t) {
@@ -324,10 +380,10 @@ struct ForwardState {
     }
 
     // acc_o += P @ V.
-    DEVICE void accumulate_pv(const BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N],
+    DEVICE void accumulate_pv(const BFragment (&p)[TILES_PER_WAVE][STEPS_N],
                                const ValueFragments& values) {
         begin_phase<true>();
-        prefetch<FRAGMENTS_N * FRAGMENTS_E, PREFETCH>(
+        prefetch<STEPS_N * FRAGMENTS_E, PREFETCH>(
             [&](int i) { return values.load(column + i % FRAGMENTS_E * MMA_M, i / FRAGMENTS_E * MMA_K); },
             [&](int i, const AFragment& a) {
                 for (int t = 0; t < TILES_PER_WAVE; ++t) {
@@ -365,12 +421,12 @@ template <bool VALUE> struct Constant {
 // Tiles of rows that follow each other, by loads to their own addresses.
 template <class Copy, bool EVEN> class CopyStream {
     Copy copy;
-    HeadRows<T> rows;
+    HeadRows<typename Copy::Element> rows;
     int next;
     char* tile;
 
   public:
-    DEVICE void start(const HeadRows<T>& from, int first, int end, char* to) {
+    DEVICE void start(const HeadRows<typename Copy::Element>& from, int first, int end, char* to) {
         tile = to;
         rows = from;
         rows.end = end;
@@ -385,14 +441,14 @@ template <class Copy, bool EVEN> class CopyStream {
     DEVICE void store() const { copy.store(tile); }
 };
 #if !BUFFER_LOADS
-using KeyStream = CopyStream<TileCopy<T, HEAD_D, TILE_N, THREADS>, EVEN_D>;
+using KeyStream = CopyStream<TileCopy<KeyElement, ROW_D, TILE_N, THREADS>, EVEN_D>;
 using ValueStream = CopyStream<ValueCopy, EVEN_E>;
 #else
-using KeyStream = TileStream<T, HEAD_D, TILE_N, THREADS>;
+using KeyStream = TileStream<KeyElement, ROW_D, TILE_N, THREADS>;
 #if COLUMN_TILE
-using ValueStream = TileStream<T, HEAD_E, TILE_N, THREADS, ValueTile>;
+using ValueStream = TileStream<ValueElement, HEAD_E, TILE_N, THREADS, ValueTile>;
 #else
-using ValueStream = TransposedTileStream<T, HEAD_E, TILE_N, THREADS>;
+using ValueStream = TransposedTileStream<ValueElement, HEAD_E, TILE_N, THREADS>;
 #endif
 #endif
 
@@ -402,7 +458,7 @@ DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockPro
     if (range.first >= range.stop) {
         return;
     }
-    const LdsFragments<HEAD_D> keys(lds);
+    const LdsFragments<ROW_D> keys(lds);
     const ValueFragments values(lds + K_BYTES);
     KeyStream next_keys;
     ValueStream next_values;
@@ -416,7 +472,7 @@ DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockPro
         next_keys.load();
         constexpr bool MASKED = decltype(masked)::value;
         const bool sees = !MASKED || wave_sees(problem, row, key);
-        BFragment p[TILES_PER_WAVE][FRAGMENTS_N];
+        BFragment p[TILES_PER_WAVE][STEPS_N];
         if (sees) {
             state.template compute_p<MASKED>(queries, problem, how, row, key, p, keys);
         }
@@ -440,11 +496,11 @@ DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockPro
 }
 
 struct Outputs {
-    T* o;
+    Result* o;
     float* lse;
     int64_t o_row, lse_row;
     int e;
-    float sink;
+    float sink, value;  // o is multiplied by the latter
 };
 
 // The epilogue of 16 queries, the lane's in `row`: divides, rounds and stores o from column `first` on, and lse.
@@ -458,12 +514,12 @@ DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const Soft
         factor = exp2_ftz(softmax.row_max - base);
         row_sum = row_sum * factor + exp2_ftz(to.sink - base);
     }
-    const float inv_sum = row_sum == 0.0f ? 0.0f : factor * Softmax::UNSCALE * rcp_fast(row_sum);
+    const float inv_sum = row_sum == 0.0f ? 0.0f : factor * Softmax::UNSCALE * rcp_fast(row_sum) * to.value;
     const float normalizer = inv_sum != inv_sum ? __builtin_nanf("") : inv_sum;  // pack2_b may lose a sink's
     if (lane_part() == 0 && first == 0) {
         to.lse[row * to.lse_row] = math_fma(base, LN_2, math_log(row_sum));
     }
-    T* const o = to.o + row * to.o_row;
+    Result* const o = to.o + row * to.o_row;
 #pragma unroll
     for (int e = 0; e < FRAGMENTS_E; ++e) {
         const int column = first + e * MMA_M + lane_part() * ELEMENTS_PER_LANE;
@@ -471,9 +527,9 @@ DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const Soft
         for (int i = 0; i < ELEMENTS_PER_LANE; i += 2) {
             float low = acc_o[e].get(i) * normalizer, high = acc_o[e].get(i + 1) * normalizer;
             asm("" : "+v"(low), "+v"(high));  // as in from_float<f16>
-            packed.w[i / 2] = pack2_b<T>(low, high);
+            packed.w[i / 2] = pack2_b<Result>(low, high);
         }
-        const auto rounded = __builtin_bit_cast(vec<T, ELEMENTS_PER_LANE>, packed);
+        const auto rounded = __builtin_bit_cast(vec<Result, ELEMENTS_PER_LANE>, packed);
         if (EVEN_E || column + ELEMENTS_PER_LANE <= to.e) {
             __builtin_memcpy(o + column, &rounded, sizeof rounded);
         } else {
@@ -487,7 +543,7 @@ DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const Soft
 }
 
 // `tiles`: of a head's queries.
-KERNEL_RESIDENT(THREADS, 2) void attention_forward(const AttentionParams params, int tiles) {
+KERNEL_RESIDENT(THREADS, 2) void attention_forward(const AttentionParams params, int tiles CODE_SCALES) {
     const AttentionParams& p = params;
     SHARED __attribute__((aligned(16))) char lds[K_BYTES + V_BYTES + Q_BYTES];
     const XcdTile work = xcd_tile<VARLEN>(grid_x(), tiles, p.heads, RIGHT);
@@ -502,10 +558,13 @@ KERNEL_RESIDENT(THREADS, 2) void attention_forward(const AttentionParams params,
     const int row_end = seqlen.first_query + seqlen.m, key_end = seqlen.first_key + seqlen.n;
     const int diagonal = key_end - row_end;
     const BlockProblem problem = {
-        {static_cast<const T*>(p.q) + work.batch * p.q_batch + work.head * p.q_head, p.q_row, row_end, p.head_dim},
-        {static_cast<const T*>(p.k) + work.batch * p.k_batch + kv_head * p.k_head, p.k_row, key_end, p.head_dim},
-        {static_cast<const T*>(p.v) + work.batch * p.v_batch + kv_head * p.v_head, p.v_row, key_end, p.head_dim_v},
-        static_cast<const T*>(p.bias) + work.batch * p.bias_batch + work.head * p.bias_head,
+        {static_cast<const KeyElement*>(p.q) + work.batch * p.q_batch + work.head * p.q_head, p.q_row, row_end,
+         p.head_dim},
+        {static_cast<const KeyElement*>(p.k) + work.batch * p.k_batch + kv_head * p.k_head, p.k_row, key_end,
+         p.head_dim},
+        {static_cast<const ValueElement*>(p.v) + work.batch * p.v_batch + kv_head * p.v_head, p.v_row, key_end,
+         p.head_dim_v},
+        static_cast<const Result*>(p.bias) + work.batch * p.bias_batch + work.head * p.bias_head,
         p.bias_row,
         seqlen.first_query + tile * TILE_M,
         seqlen.first_key,
@@ -514,12 +573,19 @@ KERNEL_RESIDENT(THREADS, 2) void attention_forward(const AttentionParams params,
         diagonal + p.right,
     };
     const float sink = seqlen.outside ? -INF_F : head_sink;
-    const Outputs to = {static_cast<T*>(p.o) + work.batch * p.o_batch + work.head * p.o_head,
+#ifdef FORMAT
+    const HeadScales scales = head_scales<SOFTCAP>(p.score_scale, CODE_SCALE(q_scale).of(work.batch, kv_head),
+                                                   CODE_SCALE(k_scale).of(work.batch, kv_head),
+                                                   CODE_SCALE(v_scale).of(work.batch, kv_head));
+#else
+    const HeadScales scales = {1.0f, p.score_scale, 1.0f};
+#endif
+    const Outputs to = {static_cast<Result*>(p.o) + work.batch * p.o_batch + work.head * p.o_head,
                         p.lse + work.batch * p.lse_batch + work.head * p.lse_head,
-                        p.o_row, p.lse_row, p.head_dim_v, sink};
+                        p.o_row, p.lse_row, p.head_dim_v, sink, scales.value};
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
     const int row = problem.row + wave / WAVES_E * WAVE_M;
-    const Queries queries(problem, row, lds + K_BYTES + V_BYTES);
+    const Queries queries(problem, row, scales.query, lds + K_BYTES + V_BYTES);
     ForwardState state;
     state.column = wave % WAVES_E * WAVE_E;
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
@@ -527,7 +593,7 @@ KERNEL_RESIDENT(THREADS, 2) void attention_forward(const AttentionParams params,
             state.acc_o[t][e].fill(0.0f);
         }
     }
-    mainloop(state, queries, problem, {p.score_scale, p.softcap_log2}, row, lds);
+    mainloop(state, queries, problem, {scales.score, p.softcap_log2}, row, lds);
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
 #if COLUMN_TILE
         for (int e = 0; e < FRAGMENTS_E; ++e) {

@@ -35,7 +35,7 @@ from portable.plan import Call, Device, Launch, Plan
 
 _HERE = Path(__file__).resolve().parent
 HEAD_UNIT = 32  # of head sizes as kernels hold them: swizzle groups of four chunks of 16 bytes
-_MAX_ROWS = 2**29  # of the forward: row numbers, and their sums with a window's side, are 32 bits
+MAX_ROWS = 2**29  # of the forward: row numbers, and their sums with a window's side, are 32 bits
 
 
 # --- tile choices -----------------------------------------------------------------------------------------
@@ -155,13 +155,13 @@ def forward_tile(device: Device, d: int, e: int, bias: bool = False, tiny: bool 
 @planner
 def forward(call: Call, p: AttentionParams) -> Plan:
     """o and lse: a block per tile of queries of a head; with varlen after the table of tiles."""
-    p.require(MAX_TOKENS if p.is_varlen else _MAX_ROWS)
+    p.require(MAX_TOKENS if p.is_varlen else MAX_ROWS)
     d, e = p.padded(HEAD_UNIT)
     tile = forward_tile(call.device, d, e, p.has("bias"), p.M <= 16 and p.N <= 32)
     defines = {
         "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D, "EVEN_E": e == p.E, **defines_of(tile),
         "SCALE_ONLY": p.softcap is None and not p.has("bias") and p.scale > 0,
-        "BUFFER_LOADS": _takes_buffers(call.device, p, k=p.D, v=p.E),
+        "BUFFER_LOADS": takes_buffers(call.device, p, k=p.D, v=p.E),
         **p.flags("LEFT RIGHT SOFTCAP BIAS SINKS VARLEN"),
     }  # fmt: skip
     threads = tile.waves * call.device.warp_size
@@ -169,15 +169,15 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     return tiled_plan(call.device, p, [tiled(p, kernel, tile.m, "q k v bias sinks o lse", "tiles")])
 
 
-def _takes_buffers(device: Device, p: AttentionParams, **widths: int) -> bool:
-    """Whether these tensors' heads can be loaded through buffer descriptors (stream.h): chunks of 16 bytes
-    end with the rows, which do not overlap; a tile of rows spans less than 2^31 bytes; rows begin at whole
-    words, as the ISA guides want it of buffers."""
+def takes_buffers(device: Device, p: AttentionParams, **widths: int) -> bool:
+    """Whether these tensors' heads can be loaded through buffer descriptors (stream.h): chunks of eight
+    numbers end with the rows, which do not overlap; a tile of rows spans less than 2^31 bytes; rows begin at
+    whole words, as the ISA guides want it of buffers."""
     return family(device) == "gfx9" and all(
         width % 8 == 0
         and width <= (heads := p.heads[name]).row < 2**24
         and heads.alignment >= 4
-        and all(stride % 2 == 0 for stride in heads.strides)
+        and all(stride * heads.itemsize % 4 == 0 for stride in heads.strides)
         for name, width in widths.items()
     )
 
@@ -239,7 +239,7 @@ def _backward_tile(p: AttentionParams, device: Device, acc: Accumulators) -> Bac
 
 def _streams_by_buffers(p: AttentionParams, device: Device, acc: Accumulators) -> bool:
     streamed = {"q": p.D, "do": p.E} if acc.owns_keys else {"k": p.D, "v": p.E}
-    return _takes_buffers(device, p, **streamed)
+    return takes_buffers(device, p, **streamed)
 
 
 def _gradient(p: AttentionParams, device: Device, acc: Accumulators, tile: BackwardTile) -> Tiled:

@@ -14,8 +14,7 @@ DEVICE int64_t scalar(int64_t value) {
     return static_cast<int64_t>(scalar(static_cast<int>(value >> 32))) << 32 | low;
 }
 
-// The rows from `first` to before `end` of a head, 16 bits an element; they do not overlap, and those of a tile lie
-// less than 2^31 bytes apart.
+// The rows from `first` to before `end` of a head; they do not overlap, and those of a tile lie less than 2^31 bytes apart.
 class RowBuffer {
     char* data;
     int64_t left;  // from data to the end of the last row
@@ -23,9 +22,10 @@ class RowBuffer {
 
   public:
     template <class Type> DEVICE void start(const HeadRows<Type>& rows, int first, int end) {
-        row_bytes = scalar(static_cast<int>(rows.stride) * 2);
+        constexpr int BYTES = sizeof(Type);
+        row_bytes = scalar(static_cast<int>(rows.stride) * BYTES);
         data = reinterpret_cast<char*>(scalar(reinterpret_cast<int64_t>(rows.data + first * rows.stride)));
-        left = scalar((end - first - 1) * rows.stride * 2 + rows.width * 2);
+        left = scalar((end - first - 1) * rows.stride * BYTES + rows.width * BYTES);
     }
     DEVICE int bytes_of_row() const { return row_bytes; }
     DEVICE void advance(int rows) {
@@ -42,7 +42,20 @@ class RowBuffer {
 
 // A thread's offset of a column of a row in a tile: where no such column exists, one that no buffer has.
 template <class Type> DEVICE int offset_in_tile(const HeadRows<Type>& rows, int row, int column) {
-    return column < rows.width ? (row * static_cast<int>(rows.stride) + column) * 2 : -1;
+    constexpr int BYTES = sizeof(Type);
+    const int element = column * ElementTraits<Type>::NUMBERS;
+    return element < rows.width ? (row * static_cast<int>(rows.stride) + element) * BYTES : -1;
+}
+
+// To 16, 8 or 4 bytes.
+DEVICE void load_words_of(__amdgpu_buffer_rsrc_t from, int offset, words<16>& to) {
+    to = __builtin_bit_cast(words<16>, __builtin_amdgcn_raw_buffer_load_b128(from, offset, 0, 0));
+}
+DEVICE void load_words_of(__amdgpu_buffer_rsrc_t from, int offset, words<8>& to) {
+    to = __builtin_bit_cast(words<8>, __builtin_amdgcn_raw_buffer_load_b64(from, offset, 0, 0));
+}
+DEVICE void load_words_of(__amdgpu_buffer_rsrc_t from, int offset, words<4>& to) {
+    to = {{__builtin_amdgcn_raw_buffer_load_b32(from, offset, 0, 0)}};
 }
 
 // An address in LDS that the compiler keeps, and does not make anew from its parts in every step.
@@ -55,13 +68,13 @@ class LdsAddress {
         address = (pointer)to;
         asm("" : "+v"(address));
     }
-    DEVICE void store(words<16> value, int behind = 0) const {
-        typedef machine_words<16>::type type;
+    template <int BYTES> DEVICE void store(words<BYTES> value, int behind = 0) const {
+        typedef typename machine_words<BYTES>::type type;
         *(type __attribute__((address_space(3)))*)(address + behind) = __builtin_bit_cast(type, value);
     }
 };
 
-// As TileCopy. The heads' width is a multiple of ELEMENTS_PER_LANE.
+// As TileCopy. Chunks end with the heads' rows.
 template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WIDTH>> class TileStream {
     using Copy = TileCopy<Type, WIDTH, ROWS, THREADS, Tile>;
     using Own = typename Copy::Own;
@@ -84,15 +97,14 @@ template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WID
     DEVICE void load() {
         const __amdgpu_buffer_rsrc_t from = buffer.descriptor();
         for (int i = 0; i < Own::COUNT; ++i) {
-            copy.registers[i] =
-                __builtin_bit_cast(words<16>, __builtin_amdgcn_raw_buffer_load_b128(from, offsets[i], 0, 0));
+            load_words_of(from, offsets[i], copy.registers[i]);
         }
         buffer.advance(ROWS);
     }
     DEVICE void store() const {
         for (int i = 0; i < Own::COUNT; ++i) {
             if (Own::exists(i)) {
-                to[i].store(copy.registers[i]);
+                to[i].store(Copy::Traits::convert(copy.registers[i]));
             }
         }
     }
@@ -108,13 +120,6 @@ template <class Type, int WIDTH, int ROWS, int THREADS> class TransposedTileStre
     int offsets[Own::COUNT][ELEMENTS_PER_LANE];
     LdsAddress to[Own::COUNT][Copy::COLUMNS];
 
-    static DEVICE words<8> load_words_of(__amdgpu_buffer_rsrc_t from, int offset, words<8>) {
-        return __builtin_bit_cast(words<8>, __builtin_amdgcn_raw_buffer_load_b64(from, offset, 0, 0));
-    }
-    static DEVICE words<4> load_words_of(__amdgpu_buffer_rsrc_t from, int offset, words<4>) {
-        return {{__builtin_amdgcn_raw_buffer_load_b32(from, offset, 0, 0)}};
-    }
-
   public:
     DEVICE void start(const HeadRows<Type>& rows, int first, int end, char* tile) {
         buffer.start(rows, first, end);
@@ -125,7 +130,7 @@ template <class Type, int WIDTH, int ROWS, int THREADS> class TransposedTileStre
                 offsets[i][r] = Own::exists(i) ? offset_in_tile(rows, row + r, column) : -1;
             }
             for (int c = 0; c < Copy::COLUMNS; ++c) {
-                to[i][c].set(tile + LdsTile<ROWS>::offset(column + c, row / ELEMENTS_PER_LANE));
+                to[i][c].set(tile + Copy::Transposed::offset(column + c, row / ELEMENTS_PER_LANE));
             }
         }
     }
@@ -134,7 +139,7 @@ template <class Type, int WIDTH, int ROWS, int THREADS> class TransposedTileStre
         const __amdgpu_buffer_rsrc_t from = buffer.descriptor();
         for (int i = 0; i < Own::COUNT; ++i) {
             for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
-                copy.registers[i][r] = load_words_of(from, offsets[i][r], words<Copy::COLUMNS * 2>{});
+                load_words_of(from, offsets[i][r], copy.registers[i][r]);
             }
         }
         buffer.advance(ROWS);
@@ -144,8 +149,9 @@ template <class Type, int WIDTH, int ROWS, int THREADS> class TransposedTileStre
             if (!Own::exists(i)) {
                 continue;
             }
+            const typename Copy::Transposed transposed(copy.registers[i]);
             for (int c = 0; c < Copy::COLUMNS; ++c) {
-                to[i][c].store(transposed_column(copy.registers[i], c));
+                to[i][c].store(transposed.column(c));
             }
         }
     }

@@ -222,6 +222,13 @@ template <class Type> DEVICE BFragment p_fragment(const float (&values)[ELEMENTS
     return as_b_fragment(own);
 }
 
+// To the second operands of the product with V: those of the n-th tile of scores. codes.h has another.
+template <class Type> struct PFragments {
+    static DEVICE void set(BFragment* p, int n, const float (&values)[ELEMENTS_PER_LANE]) {
+        p[n] = p_fragment<Type>(values);
+    }
+};
+
 // --- fragments from LDS ---
 
 // A tile of rows of WIDTH 16-bit elements, in chunks of 16 bytes. The chunks of a row are swizzled (XOR), so that
@@ -422,15 +429,36 @@ template <int COUNT, int DISTANCE, class Load, class Use> DEVICE void prefetch(L
     }
 }
 
-// The second operand from global memory: `row` is the lane's own, of which `remaining` elements exist from k on.
-template <class Type> DEVICE BFragment load_b_global(const Type* row, int k, int remaining) {
+// How chunks of a tensor's elements become those of an operand, 16 bits each: as they are, but for codes (codes.h).
+template <class Type> struct ElementTraits {
+    static constexpr int NUMBERS = 1;  // of the tensor's elements in 16 bits of an operand
+    template <int SIZE> static DEVICE words<SIZE> convert(words<SIZE> chunk) { return chunk; }
+    // A chunk of memory's, of numbers times 1, -1, 0 or NaN; only codes are multiplied.
+    template <int SIZE> static DEVICE words<SIZE> multiply(words<SIZE> chunk, float) { return chunk; }
+};
+
+// What memory has of ELEMENTS_PER_LANE elements of an operand.
+template <class Type> constexpr int CHUNK_BYTES = ELEMENTS_PER_LANE * ElementTraits<Type>::NUMBERS * sizeof(Type);
+
+// The operand's elements of a chunk in global memory, where `remaining` of the tensor's exist.
+template <class Type> DEVICE words<16> load_operand_chunk(const Type* from, int remaining, float factor) {
+    using Traits = ElementTraits<Type>;
+    const auto chunk = load_bounded<CHUNK_BYTES<Type>>(from, remaining);
+    return Traits::convert(Traits::multiply(chunk, factor));
+}
+
+// The second operand from global memory: `row` is the lane's own, of whose elements `remaining` exist from k on.
+template <class Type> DEVICE BFragment load_b_global(const Type* row, int k, int remaining, float factor = 1.0f) {
+    constexpr int NUMBERS = ElementTraits<Type>::NUMBERS;
 #if defined(__GFX11__)
-    const vec<words<16>, 2> both = {{load_bounded<16>(row + k, remaining),
-                                     load_bounded<16>(row + k + ELEMENTS_PER_LANE, remaining - ELEMENTS_PER_LANE)}};
+    static_assert(NUMBERS == 1, "gfx11 has no instruction for codes");
+    const int after = remaining - ELEMENTS_PER_LANE;
+    const vec<words<16>, 2> both = {{load_operand_chunk(row + k, remaining, factor),
+                                     load_operand_chunk(row + k + ELEMENTS_PER_LANE, after, factor)}};
     return {__builtin_bit_cast(operand, both)};
 #else
-    const int own = lane_part() * ELEMENTS_PER_LANE;
-    return {load_bounded<16>(row + k + own, remaining - own)};
+    const int own = lane_part() * (ELEMENTS_PER_LANE * NUMBERS);
+    return {load_operand_chunk(row + k * NUMBERS + own, remaining - own, factor)};
 #endif
 }
 
@@ -446,11 +474,12 @@ template <class Type> struct HeadRows {
     int end, width;
 };
 
-// BYTES from `column` on of a row, or of the last where it does not exist. EVEN: such BYTES end with the row.
+// BYTES from `column` of an operand on of a row, or of the last where it does not exist. EVEN: such BYTES end with it.
 template <bool EVEN, int BYTES, class Type>
 DEVICE words<BYTES> load_chunk(const HeadRows<Type>& from, int row, int column) {
-    const Type* const address = from.data + min(row, from.end - 1) * from.stride + column;
-    return EVEN ? load_unaligned<BYTES>(address) : load_bounded<BYTES>(address, from.width - column);
+    constexpr int NUMBERS = ElementTraits<Type>::NUMBERS;
+    const Type* const address = from.data + min(row, from.end - 1) * from.stride + column * NUMBERS;
+    return EVEN ? load_unaligned<BYTES>(address) : load_bounded<BYTES>(address, from.width - column * NUMBERS);
 }
 
 // ELEMENTS_PER_LANE rows from `row` on become zeros where they do not exist.
@@ -471,6 +500,20 @@ template <int BYTES> DEVICE words<16> transposed_column(const words<BYTES> (&row
     return column;
 }
 
+// ELEMENTS_PER_LANE rows, transposed: where those of a column from 8 * `eight` on lie in LDS, and what lies there.
+template <class Type, int ROWS, int COLUMNS> struct TransposedColumns {
+    using Traits = ElementTraits<Type>;
+    words<COLUMNS * 2> rows[ELEMENTS_PER_LANE];
+
+    DEVICE explicit TransposedColumns(const words<COLUMNS * sizeof(Type)> (&loaded)[ELEMENTS_PER_LANE]) {
+        for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
+            rows[r] = Traits::convert(loaded[r]);
+        }
+    }
+    static DEVICE int offset(int column, int eight) { return LdsTile<ROWS>::offset(column, eight); }
+    DEVICE words<16> column(int c) const { return transposed_column(rows, c); }
+};
+
 // TOTAL chunks, COUNT at most for each of a block's threads: its i-th is chunk `id`.
 template <int TOTAL, int THREADS> struct ThreadChunks {
     static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
@@ -483,8 +526,10 @@ template <int TOTAL, int THREADS> struct ThreadChunks {
 template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WIDTH>> struct TileCopy {
     static constexpr int CHUNKS = WIDTH / ELEMENTS_PER_LANE;
     using Own = ThreadChunks<ROWS * CHUNKS, THREADS>;
+    using Element = Type;
+    using Traits = ElementTraits<Type>;
 
-    words<16> registers[Own::COUNT];
+    words<CHUNK_BYTES<Type>> registers[Own::COUNT];
 
     // The rows from `first` on, of which at least one exists. EVEN: their width is WIDTH.
     template <bool EVEN> DEVICE void load(const HeadRows<Type>& from, int first) {
@@ -494,7 +539,7 @@ template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WID
                 continue;
             }
             const int row = first + Own::id(i) / CHUNKS, column = Own::id(i) % CHUNKS * ELEMENTS_PER_LANE;
-            registers[i] = load_chunk<EVEN, 16>(from, row, column);
+            registers[i] = load_chunk<EVEN, CHUNK_BYTES<Type>>(from, row, column);
             if (!inside && row >= from.end) {
                 registers[i] = {};
             }
@@ -505,7 +550,7 @@ template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WID
         for (int i = 0; i < Own::COUNT; ++i) {
             if (Own::exists(i)) {
                 const int offset = Tile::offset(Own::id(i) / CHUNKS, Own::id(i) % CHUNKS);
-                store_words<16>(tile + offset, registers[i]);
+                store_words<16>(tile + offset, Traits::convert(registers[i]));
             }
         }
     }
@@ -514,11 +559,14 @@ template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WID
 // ROWS rows of WIDTH elements, transposed, to an LdsTile<ROWS>. A thread moves ELEMENTS_PER_LANE rows of COLUMNS
 // columns.
 template <class Type, int WIDTH, int ROWS, int THREADS> struct TransposedTileCopy {
-    static constexpr int COLUMNS = WIDTH * ROWS >= THREADS * 4 * ELEMENTS_PER_LANE ? 4 : 2;
+    using Element = Type;
+    static constexpr int BYTES = sizeof(Type);
+    static constexpr int COLUMNS = BYTES == 1 || WIDTH * ROWS >= THREADS * 4 * ELEMENTS_PER_LANE ? 4 : 2;
     static constexpr int THREADS_PER_ROW = WIDTH / COLUMNS;
     using Own = ThreadChunks<THREADS_PER_ROW * ROWS / ELEMENTS_PER_LANE, THREADS>;
+    using Transposed = TransposedColumns<Type, ROWS, COLUMNS>;
 
-    words<COLUMNS * 2> registers[Own::COUNT][ELEMENTS_PER_LANE];
+    words<COLUMNS * BYTES> registers[Own::COUNT][ELEMENTS_PER_LANE];
 
     template <bool EVEN> DEVICE void load(const HeadRows<Type>& from, int first) {
         const bool inside = first + ROWS <= from.end;
@@ -529,7 +577,7 @@ template <class Type, int WIDTH, int ROWS, int THREADS> struct TransposedTileCop
             const int row = first + Own::id(i) / THREADS_PER_ROW * ELEMENTS_PER_LANE;
             for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
                 const int column = Own::id(i) % THREADS_PER_ROW * COLUMNS;
-                registers[i][r] = load_chunk<EVEN, COLUMNS * 2>(from, row + r, column);
+                registers[i][r] = load_chunk<EVEN, COLUMNS * BYTES>(from, row + r, column);
             }
             if (!inside) {
                 clear_beyond(registers[i], row, from.end);
@@ -542,9 +590,10 @@ template <class Type, int WIDTH, int ROWS, int THREADS> struct TransposedTileCop
             if (!Own::exists(i)) {
                 continue;
             }
-            const int chunk = Own::id(i) / THREADS_PER_ROW, column = Own::id(i) % THREADS_PER_ROW * COLUMNS;
+            const int eight = Own::id(i) / THREADS_PER_ROW, column = Own::id(i) % THREADS_PER_ROW * COLUMNS;
+            const Transposed transposed(registers[i]);
             for (int c = 0; c < COLUMNS; ++c) {
-                store_words<16>(tile + LdsTile<ROWS>::offset(column + c, chunk), transposed_column(registers[i], c));
+                store_words(tile + Transposed::offset(column + c, eight), transposed.column(c));
             }
         }
     }

@@ -13,6 +13,7 @@ from .tools import chopped, right
 
 OP = "attention_fp8"
 TRITON = "attention/triton/fwd.py"
+HIP, CODES = "attention/gfx/fwd.hip", "attention/gfx/codes.h"
 
 
 def _right(*tensors, **params):
@@ -204,4 +205,48 @@ source(
         "scale_of(k_scale_ptr, batch, kv_head, k_scale_batch, k_scale_head)",
         "scale_of(k_scale_ptr, batch, head, k_scale_batch, k_scale_head)",
     ),
+)
+source(
+    *(OP, "mfma", "gfx942", "k_scale left out"),
+    Edit(HIP, "CODE_SCALE(k_scale).of(work.batch, kv_head)", "1.0f"),
+)
+source(
+    *(OP, "mfma", "gfx942", "v_scale twice"),
+    Edit(CODES, "value = v * CODE_FACTOR", "value = v * v * CODE_FACTOR"),
+)
+source(
+    *(OP, "mfma", "gfx942", "P not scaled back"),
+    Edit(HIP, "factor * Softmax::UNSCALE * rcp_fast(row_sum)", "factor * rcp_fast(row_sum)"),
+)
+source(
+    *(OP, "mfma", "gfx942", "0x80 left to fnuz instructions"),
+    Edit(CODES, "(word & nonzero_codes(word) & SIGNS)", "(word & SIGNS)"),
+)
+source(
+    *(OP, "mfma", "gfx942", "OCP's NaN left to fnuz instructions"),
+    Edit(CODES, "nan |= nan_codes<false>(word);", ""),
+)
+source(
+    *(OP, "mfma", "gfx942", "the half of fnuz codes made up for once"),
+    Edit(CODES, "(CODE_FACTOR * CODE_FACTOR)", "CODE_FACTOR"),
+)
+source(
+    *(OP, "mfma", "gfx950", "causal by one key more"),
+    Edit(HIP, "if (at > last ||", "if (at > last + 1 ||"),
+)
+source(
+    *(OP, "mfma", "gfx950", "keys of v's two tiles swapped"),
+    Edit(CODES, "tile % 2 * 8", "(1 - tile % 2) * 8"),
+)
+source(
+    *(OP, "wmma", "gfx1201", "P from 1 down"),
+    Edit(CODES, "FNUZ_INSTRUCTIONS ? 7 : 8", "FNUZ_INSTRUCTIONS ? 7 : 0"),
+)
+source(
+    *(OP, "wmma", "gfx1201", "the sign of the scales lost"),
+    Edit(CODES, "HeadScales{-1.0f, -all, value}", "HeadScales{1.0f, -all, value}"),
+)
+source(
+    *(OP, "wmma", "gfx1100", "NaN codes taken for 480"),
+    Edit(CODES, "bits |= (bits + 0x00800080u) & 0x40004000u;", ""),
 )
