@@ -81,8 +81,8 @@ def dequantize_fp4_words(
     q_ptr, y_ptr, scale_ptr, global_ptr, groups,
     FORMAT: tl.constexpr, CONVERT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """As `dequantize_fp4_groups`, of groups that follow each other, by words of as many codes as 16 bytes of y
-    have."""
+    """As `dequantize_fp4_groups`, of groups that follow each other, by words of as many codes as 16 bytes of
+    y have."""
     dtype: tl.constexpr = y_ptr.dtype.element_ty
     CODES: tl.constexpr = 128 // dtype.primitive_bitwidth  # pyright: ignore[reportAttributeAccessIssue]
     WORDS: tl.constexpr = 2 * BLOCK // CODES  # pyright: ignore[reportOperatorIssue]
