@@ -86,7 +86,7 @@ def dequantize_fp4_words(
     dtype: tl.constexpr = y_ptr.dtype.element_ty
     CODES: tl.constexpr = 128 // dtype.primitive_bitwidth  # pyright: ignore[reportAttributeAccessIssue]
     WORDS: tl.constexpr = 2 * BLOCK // CODES  # pyright: ignore[reportOperatorIssue]
-    TYPE: tl.constexpr = tl.int32 if CODES == 8 else tl.int16
+    TYPE = tl.int32 if CODES == 8 else tl.int16
     first = tl.program_id(0).to(tl.int64) * ROWS
     place = tl.arange(0, ROWS * WORDS)  # pyright: ignore[reportOperatorIssue]
     there = place < tl.minimum(groups - first, ROWS).to(tl.int32) * WORDS

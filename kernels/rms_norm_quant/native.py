@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from portable.dtypes import itemsize
 from portable.kernels._lib.plans.row_class import (
     HOPPER,
     MAX_GRID,
-    MULTIPROCESSOR_THREADS,
     held_chunks,
     length_argument,
     parameter_defines,
@@ -25,9 +22,9 @@ from portable.layout import rows
 from portable.plan import Call, Plan, Rejected
 
 VECTORS = 4
-"""That a lane of Hopper's aims at, with registers for a full multiprocessor: what each lane does once, two
-reductions and two divisions, is then for 32 elements (16384x4096 in bfloat16 61.8 us with two, 52.9 with
-four; H200, 2026-11-28). A sum of two rows moves more, and is as fast with either."""
+"""That a lane of Hopper's aims at: what each lane does once, two reductions and two divisions, is then for 32
+elements (16384x4096 in bfloat16 61.8 us with two, 52.7 with four; H200, 2026-11-28). A sum of two rows moves
+more, and is as fast with either."""
 _SOURCE = Path(__file__).with_name("rows.cu")
 
 
@@ -42,8 +39,6 @@ def row(call: Call) -> Plan | Rejected:
     most = held_chunks(call.device, dtype, 2 if added else 1, otherwise=4)
     aimed = VECTORS if call.device.arch == HOPPER and not added else 2
     kind = row_class(call.device, dtype, first.length, aligned, most_chunks=most, aimed=aimed)
-    if aimed > 2 and kind.vector > 2 and kind.resident and itemsize(dtype) == 2:
-        kind = replace(kind, occupancy=MULTIPROCESSOR_THREADS // kind.threads)
     if first.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{first.count} rows exceed the grid")
     args = (

@@ -53,8 +53,7 @@ def test_a_lane_has_as_many_vectors_as_were_fastest():
     assert by_row("quantize_int8_asymmetric", zero_point=zero)["CHUNKS"] == 4
     assert by_row("quantize_int8_asymmetric", GFX942, zero_point=zero)["CHUNKS"] == 2
     assert by_row("quantize_int8")["CHUNKS"] == 2
-    alone = by_row("rms_norm_quant")
-    assert alone["CHUNKS"] == 4 and alone["RESIDENT"] * alone["THREADS"] == 2048
+    assert by_row("rms_norm_quant")["CHUNKS"] == 4
     assert by_row("rms_norm_quant", GFX942)["CHUNKS"] == 2
     assert by_row("fused_add_rms_norm_quant", residual=row, new_residual=row)["CHUNKS"] == 2
 
