@@ -13,6 +13,7 @@ import triton.language as tl
 from portable.dtypes import itemsize
 from portable.kernels._lib.minifloat import largest
 from portable.kernels._lib.triton.activations import activate
+from portable.kernels._lib.triton.math import rounded
 from portable.kernels._lib.triton.minifloat import converts, encode, format_of
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
@@ -59,6 +60,12 @@ threads of a program wait for each other."""
 GATED_ELEMENTS = 4
 """Elements of gate and of up that a thread has where each has a pointer and a mask of its own: of 8, short
 rows of float32 spill on sm_90a."""
+STATIC_ACCESSES = 2
+"""Vectors of x that a thread quantises by a given scale: of one, too little is on its way (16384x4096 in int8
+58.0 us, with two 49.5; H200, 2026-11-28)."""
+GATED_REGISTERS = 40
+"""Of a thread that makes groups of gate and up of 16 bits (NVIDIA). The compiler takes 48: 16384x4096 in
+bfloat16 91.7 us, so limited 88.6 (H200, 2026-11-28). By 36 they spill."""
 PROGRAMS, LEAST_TILES = 8, 2
 """The most programs a multiprocessor that read a whole tensor, and the fewest tiles of it that each takes
 where it has as many."""
@@ -93,14 +100,16 @@ def source_row(row, GATED: tl.constexpr):
 
 
 @triton.jit
-def load_source(start, col, x_stride, mask, UNIT: tl.constexpr, GATED: tl.constexpr):
+def load_source(
+    start, col, x_stride, mask, UNIT: tl.constexpr, GATED: tl.constexpr, PACKED: tl.constexpr
+):  # fmt: skip
     """What is quantised: x, `col` elements from `start`, or with GATED silu(gate) * up in float32, rounded to
     x's type, of it and the row after it. 0 where there is nothing."""
     x = tl.load(start + col, mask=mask, other=0.0)
     if GATED:
         WIDE: tl.constexpr = x.dtype.primitive_bitwidth > 16
         up = tl.load(start + divisible(x_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
-        x = (activate(x.to(tl.float32), "silu", WIDE) * up).to(x.dtype)
+        x = rounded(activate(x.to(tl.float32), "silu", WIDE) * up, x.dtype, PACKED)
     return x
 
 
@@ -108,7 +117,7 @@ def load_source(start, col, x_stride, mask, UNIT: tl.constexpr, GATED: tl.conste
 def quantize_rows(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, count, length, eps, largest,
     POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr, GATED: tl.constexpr,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PACKED: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows of at most BLOCK elements."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -116,7 +125,7 @@ def quantize_rows(
     col = tl.arange(0, BLOCK)[None, :]
     mask = there[:, None] & (col < divisible(length, UNIT))
     start = row_starts(x_ptr, source_row(row, GATED), x_stride, UNIT)
-    x = load_source(start, col, x_stride, mask, UNIT, GATED)
+    x = load_source(start, col, x_stride, mask, UNIT, GATED, PACKED)
     scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + row, scale, mask=there)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
@@ -128,7 +137,7 @@ def quantize_rows(
 def quantize_rows_stream(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, length, eps, largest,
     POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr, GATED: tl.constexpr,
-    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    PACKED: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A row of any length, read twice, the second time backwards."""
     row = tl.program_id(0).to(tl.int64)
@@ -139,14 +148,14 @@ def quantize_rows_stream(
     most = tl.zeros([BLOCK], tl.int32)
     for start in range(0, length, BLOCK):
         col = start + lane
-        x = load_source(x_row, col, x_stride, col < length, UNIT, GATED)
+        x = load_source(x_row, col, x_stride, col < length, UNIT, GATED, PACKED)
         most = tl.maximum(most, magnitudes(x))
     scale = scale_of(tl.max(most, axis=0), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + row, scale)
     inverse = tl.div_rn(1.0, scale)
     for start in range(0, length, BLOCK):
         col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
-        x = load_source(x_row, col, x_stride, col < length, UNIT, GATED).to(tl.float32)
+        x = load_source(x_row, col, x_stride, col < length, UNIT, GATED, PACKED).to(tl.float32)
         codes = encode(x * inverse, FORMAT, CONVERT)
         tl.store(q_row + col, codes, mask=col < length)
 
@@ -181,12 +190,12 @@ def store_pairs(
 def quantize_groups(
     x_ptr, x_stride, q_ptr, q_stride, scale_ptr, groups, across, length, eps, largest,
     POWER_OF_2: tl.constexpr, FORMAT: tl.constexpr, CONVERT: tl.constexpr, GATED: tl.constexpr,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PACKED: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """ROWS of the `groups`, of BLOCK columns each; a row of x has `across` of them."""
     group, there, row, first, lane, mask = group_tile(groups, across, length, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     start = row_starts(x_ptr, source_row(row, GATED), x_stride, UNIT) + first
-    x = load_source(start, lane, x_stride, mask, UNIT, GATED)
+    x = load_source(start, lane, x_stride, mask, UNIT, GATED, PACKED)
     scale = scale_of(tl.max(magnitudes(x), axis=1), eps, largest, POWER_OF_2)
     tl.store(scale_ptr + group, scale, mask=there)
     value = x.to(tl.float32) * tl.div_rn(1.0, scale)[:, None]
@@ -350,6 +359,11 @@ def _numbers(call: Call) -> list[tuple[str, Argument]]:
     return [("eps", Scalar("f32", call.params["eps"])), ("largest", Scalar("f32", most))]
 
 
+def _gated(call: Call, gated: bool) -> tuple[tuple[str, Any], ...]:
+    """GATED, and PACKED of `rounded`."""
+    return (("GATED", gated), ("PACKED", gated and call.device.vendor == "cuda"))
+
+
 def _aligned(call: Call) -> tuple[int, list[tuple[str, Argument]]]:
     """The elements that divide rows of x and q, and the arguments of both and of the scales, which
     are bytes too where they have 8 bits."""
@@ -387,14 +401,16 @@ def plan_rows(call: Call, gated: bool = False) -> Plan | Rejected:
         args.append(("count", Scalar("i64", count)))
     args += [("length", Scalar("i32", length)), *_numbers(call)]
     function = quantize_rows_stream if tile.streams else quantize_rows
-    constants = (*code_constants(call), ("GATED", gated))
+    constants = (*code_constants(call), *_gated(call, gated))
     return Plan((tile_launch(call, tile, function, args, count, *constants),))
 
 
 def groups(call: Call, gated: bool = False) -> Plan | Rejected:
     """q and a scale per 128 columns of x, or of what two rows of x make: one launch."""
-    constants = (*code_constants(call), ("GATED", gated))
-    return plan_groups(call, quantize_groups, GROUP, constants, _numbers(call))
+    constants = (*code_constants(call), *_gated(call, gated))
+    narrow = gated and call.device.vendor == "cuda" and itemsize(call["x"].dtype) == 2
+    options = (*UNFUSED, ("maxnreg", GATED_REGISTERS)) if narrow else UNFUSED
+    return plan_groups(call, quantize_groups, GROUP, constants, _numbers(call), options)
 
 
 def plan_groups(
@@ -487,7 +503,9 @@ def columns(call: Call) -> Plan | Rejected:
 def static(call: Call) -> Plan | Rejected:
     """q from x and a scale: one launch."""
     format_ = code_constants(call)[1:]
-    plan = plan_elementwise(call, ("x", "q"), quantize_elements, *format_, options=WITH_SUBNORMALS)
+    plan = plan_elementwise(
+        call, ("x", "q"), quantize_elements, *format_, options=WITH_SUBNORMALS, accesses=STATIC_ACCESSES
+    )
     if isinstance(plan, Rejected):
         return plan
     (launch,) = plan.launches

@@ -24,6 +24,7 @@ from portable.kernels._lib.triton.rows import (
 from portable.kernels.quantize_fp8.triton_impl import (
     RESIDENT,
     RESIDENT_AMD,
+    STATIC_ACCESSES,
     WITH_SUBNORMALS,
     magnitudes,
     scale_of,
@@ -217,7 +218,9 @@ def static(call: Call) -> Plan | Rejected:
     """q from x, a scale and perhaps a zero point: one launch."""
     given = call.has("zero_point")
     constants = () if given else SYMMETRIC
-    plan = plan_elementwise(call, ("x", "q"), quantize_elements, *constants, options=WITH_SUBNORMALS)
+    plan = plan_elementwise(
+        call, ("x", "q"), quantize_elements, *constants, options=WITH_SUBNORMALS, accesses=STATIC_ACCESSES
+    )
     if isinstance(plan, Rejected):
         return plan
     (launch,) = plan.launches

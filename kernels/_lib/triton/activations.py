@@ -12,6 +12,7 @@ from portable.kernels._lib.triton.math import (
     sigmoid_factors,
     times_gelu_slope,
     times_gelu_tanh_slope,
+    times_logistic,
     times_normal,
 )
 
@@ -31,8 +32,11 @@ def activate(x, ACTIVATION: tl.constexpr, WIDE: tl.constexpr):
             u = 1.702 * x
         elif ACTIVATION == "gelu_tanh":  # 0.5 * (1 + tanh(u / 2)) == sigmoid(u)
             u = x * tl.fma(x * x, 0.07135481627260025, 1.59576912160573071176)
-        left, right, last, _ = sigmoid_factors(u, WIDE)  # pyright: ignore[reportGeneralTypeIssues]
-        return (x * left) * right * last
+        if WIDE:
+            left, right, last, _ = sigmoid_factors(u, WIDE)  # pyright: ignore[reportGeneralTypeIssues]
+            return (x * left) * right * last
+        else:
+            return times_logistic(x, u)
 
 
 @triton.jit

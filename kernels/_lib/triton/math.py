@@ -80,6 +80,28 @@ def sigmoid_factors(x, WIDE: tl.constexpr = True):  # pyright: ignore[reportArgu
 
 
 @triton.jit
+def times_logistic(x, u):
+    """x * sigmoid(u), as accurate as `sigmoid_factors` if not WIDE, in fewer operations: exp(u / 2) over the
+    root of exp(u) + 1, squared. Beyond 80, where the power might overflow, it is 1. Where u is NaN, x is."""
+    half = tl.exp2(tl.minimum(u, 80.0) * 0.72134752044448170368)
+    root = half * tl.rsqrt(tl.fma(half, half, 1.0))
+    return (x * root) * root
+
+
+@triton.jit
+def rounded(x, dtype: tl.constexpr, PACKED: tl.constexpr):
+    """x.to(dtype). PACKED, of NVIDIA's GPUs from sm_80 on: to bfloat16 two at once, as the compiler does
+    where both are stored together; one by one it takes an instruction of a fourth of the rate (F2F)."""
+    if PACKED and dtype == tl.bfloat16:
+        y = tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+    else:
+        y = x.to(dtype)
+    return y
+
+
+@triton.jit
 def times_sigmoid(a, x):
     """a * sigmoid(x)."""
     left, right, last, _ = sigmoid_factors(x)  # pyright: ignore[reportGeneralTypeIssues]

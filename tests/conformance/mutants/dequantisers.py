@@ -390,3 +390,19 @@ source(
     *("dequantize_nvfp4", "triton", "gfx942", "without the scales' signs"),
     Edit(FP4_TRITON, "(code.to(tl.int32) >> 7)[:, None] ^", "0 * code.to(tl.int32)[:, None] ^"),
 )
+source(
+    *("dequantize_nvfp4", "triton", "gfx942", "words without the scales' signs"),
+    Edit(FP4_TRITON, "word ^= ((code.to(tl.int32) >> 7) ^", "word ^= ((0 * code.to(tl.int32)) ^"),
+)
+source(
+    *("dequantize_mxfp4", "triton", "gfx942", "the last number of words not written"),
+    Edit(FP4_TRITON, "ROWS).to(tl.int32) * (2 * BLOCK)", "ROWS).to(tl.int32) * (2 * BLOCK) - 1"),
+)
+source(
+    *("dequantize_nvfp4", "triton", "gfx942", "in float32 the second byte's halves changed"),
+    Edit(
+        FP4_TRITON,
+        "(word & 0xFF) | ((word & 0xFF00) << 8)",
+        "(word & 0xFF) | ((word & 0xF000) << 4) | ((word & 0xF00) << 12)",
+    ),
+)

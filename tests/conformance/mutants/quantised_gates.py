@@ -163,8 +163,9 @@ source(
 )
 source(
     *("silu_and_mul_quant", "triton", "gfx942", "the product not rounded"),
-    Edit(TRITON, '"silu", WIDE) * up).to(x.dtype)', '"silu", WIDE) * up)'),
-)
+    Edit(TRITON, 'rounded(activate(x.to(tl.float32), "silu", WIDE) * up, x.dtype, PACKED)',
+         'activate(x.to(tl.float32), "silu", WIDE) * up'),
+)  # fmt: skip
 source(
     *("silu_and_mul_quant", "triton", "gfx942", "a long row's last part alone for the maximum"),
     Edit(
