@@ -75,8 +75,8 @@ This says what the kernels are made of, compiled, not that they ran. What ran: o
 [README](../README.md#supported-hardware) and [speed](speed.md), on emulated AMD GPUs
 [emulated.md](emulated.md).
 gfx942's fp8 instructions read e4m3fnuz and e5m2fnuz. `scaled_mm`, `scaled_mm_block`, `sparse_scaled_mm` and
-`attention_fp8` make OCP codes those of half the numbers first, which is exact; scaled_mm multiplies tiles that
-meet e5m2's Inf as bfloat16 numbers again.
+`attention_fp8` make OCP codes those of half the numbers first, which is exact; scaled_mm multiplies
+tiles that meet e5m2's Inf as bfloat16 numbers again.
 
 | format | op | {gpus} |
 |---|---|{rule}|

@@ -151,7 +151,7 @@ def every_code(
             scale_a, scale_b = scales(256, 256, length)
             ref = meaning(*(each.double() for each in (a, b, scale_a, scale_b)))
             for columns in (b, b.contiguous()):
-                c = _called(call, device, mat_a=a, mat_b=columns, scale_a=scale_a, scale_b=scale_b,
+                c = called(call, device, mat_a=a, mat_b=columns, scale_a=scale_a, scale_b=scale_b,
                             output_dtype=torch.float32)  # fmt: skip
                 same = (c.double() == ref) | (c.isnan() & ref.isnan())
                 if not bool(same.all()):
@@ -171,7 +171,7 @@ def finite_results_stay(
         scale_a, scale_b = scales(rows, columns, length)
         found = []
         for _ in range(2):
-            found.append(_called(call, device, mat_a=a, mat_b=b.t(), scale_a=scale_a, scale_b=scale_b,
+            found.append(called(call, device, mat_a=a, mat_b=b.t(), scale_a=scale_a, scale_b=scale_b,
                                  output_dtype=torch.float32)[1:, :-1])  # fmt: skip
             a, b = a.clone(), b.clone()
             a[0, 7], b[-1, 260] = torch.inf, -torch.inf  # NaN where a type has no Inf

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    judging = "To judge and time kernels and models: portable-conformance (run, rerun, reduce, weather, models)."
+    judging = "To judge and time kernels and models: portable-conformance (run, reduce, weather, models)."
     parser = argparse.ArgumentParser(prog="portable", description=__doc__, epilog=judging)
     parser.add_argument("--version", action="version", version=f"portable {portable.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
