@@ -28,15 +28,17 @@ def every_scale(
     codes = torch.arange(255, dtype=torch.uint8)
     smallest = torch.ones(1, dtype=torch.uint8).view(dtype).double()
     powers = torch.exp2(codes.double() - 127)
-    numbers = torch.where(powers * smallest >= 2.0**-126, smallest, 2.0).to(dtype)[:, None]
-    given = codes.view(torch.float8_e8m0fnu)[:, None]
-    one = torch.full((1, 1), 127, dtype=torch.uint8).view(torch.float8_e8m0fnu)
-    unit = torch.ones(1, 1).to(dtype)
-    left = called(call, device, mat_a=numbers, mat_b=unit, scale_a=given, scale_b=one,
+    numbers = torch.where(powers * smallest >= 2.0**-126, smallest, 2.0)
+    wide, unit = torch.zeros(len(codes), 48, dtype=torch.float64), torch.zeros(1, 48)
+    wide[:, 37], unit[:, 37] = numbers, 1.0  # of the second group
+    wide, unit = wide.to(dtype), unit.to(dtype)
+    ones = torch.full((len(codes),), 127, dtype=torch.uint8)
+    given, one = (torch.stack(each, 1).view(torch.float8_e8m0fnu) for each in ((ones, codes), (ones, ones)))
+    left = called(call, device, mat_a=wide, mat_b=unit.t(), scale_a=given, scale_b=one[:1],
                   output_dtype=torch.float32)  # fmt: skip
-    right = called(call, device, mat_a=unit, mat_b=numbers.t(), scale_a=one, scale_b=given,
+    right = called(call, device, mat_a=unit, mat_b=wide.t(), scale_a=one[:1], scale_b=given,
                    output_dtype=torch.float32)  # fmt: skip
-    wanted = numbers[:, 0].double() * powers
+    wanted = numbers * powers
     return torch.equal(left[:, 0].double(), wanted) and torch.equal(right[0].double(), wanted)
 
 
