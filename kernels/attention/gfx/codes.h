@@ -34,6 +34,23 @@ struct CodePair {  // one of two that are 16 bits of an operand
     uint8_t bits;
 };
 
+// fwd.hip's: types of operands and of what memory has; whether scores are products of 128 codes at once.
+#define NATIVE_CODES NATIVE
+#if NATIVE
+using T = CodePair;
+using KeyElement = CodePair;
+using ValueElement = ValueCode;
+#else
+using T = f16;
+using KeyElement = Code;
+using ValueElement = Code;
+#endif
+#if defined(__gfx950__) && NATIVE && HEAD_D % 128 == 0
+#define WIDE_MMA 1
+#else
+#define WIDE_MMA 0
+#endif
+
 // --- four codes of a word ---
 
 // SIGNS of the codes that are not 0, whatever their signs are; and of NaN.

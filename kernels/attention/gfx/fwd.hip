@@ -29,19 +29,10 @@ struct HeadScales {
 #ifdef FORMAT
 #include "codes.h"
 #define BIAS 0  // formats have a bias of another kind
-#define NATIVE_CODES NATIVE
-#if NATIVE
-using T = CodePair;
-using KeyElement = CodePair;
-using ValueElement = ValueCode;
-#else
-using T = f16;
-using KeyElement = Code;
-using ValueElement = Code;
-#endif
 #else
 #define CODE_SCALES
 #define NATIVE_CODES 0
+#define WIDE_MMA 0
 using T = ELEMENT;
 using KeyElement = T;
 using ValueElement = T;
@@ -79,13 +70,6 @@ static_assert(TILE_N % 32 == 0 && ROW_D % 32 == 0 && HEAD_E % 32 == 0, "LDS rows
 #define COLUMN_TILE 1
 #else
 #define COLUMN_TILE 0
-#endif
-
-// Whether scores are products of 128 codes at once.
-#if defined(__gfx950__) && NATIVE_CODES && HEAD_D % 128 == 0
-#define WIDE_MMA 1
-#else
-#define WIDE_MMA 0
 #endif
 
 using KeyTile = LdsTile<ROW_D>;
