@@ -4,25 +4,24 @@
 // two instructions; which elements of k those are is the same for both operands. P, times 2^P_SCALE_LOG2, are rounded
 // to codes too: those of two tiles of scores are one operand, and v's keys lie in LDS in that order (TransposedColumns).
 // gfx942's instructions take fnuz codes: an OCP code stands for half of its number there, 0x80 is NaN, and 0x7f and
-// 0xff, OCP's NaN, for 240. So codes are mended on the way to LDS, and scales make up for the halves (CODE_FACTOR).
+// 0xff, OCP's NaN, for 240. So codes become fnuz on the way to LDS, and scales make up for the halves (CODE_FACTOR).
 //
 // Else codes become float16, which has all of their numbers, on the way to LDS.
 //
 // Defines: FORMAT: the codes' format (minifloat.h); NATIVE.
 #pragma once
 
-#include "_lib/minifloat.h"
+#include "_lib/amdgcn/ocp_as_fnuz.h"
 #include "tiles.h"
 
-constexpr uint32_t SIGNS = 0x80808080u;  // the highest bit of each of four codes
 #if defined(__gfx942__)
 constexpr bool FNUZ_INSTRUCTIONS = true;
 #else
 constexpr bool FNUZ_INSTRUCTIONS = false;
 #endif
 static_assert(!NATIVE || FNUZ_INSTRUCTIONS || FORMAT::OCP_E4M3, "no instruction takes these codes");
-constexpr bool MENDED = NATIVE && FNUZ_INSTRUCTIONS && !FORMAT::FNUZ;
-constexpr float CODE_FACTOR = MENDED ? 2.0f : 1.0f;  // a number over what the instruction takes its code for
+constexpr bool AS_FNUZ = NATIVE && FNUZ_INSTRUCTIONS && !FORMAT::FNUZ;
+constexpr float CODE_FACTOR = AS_FNUZ ? 2.0f : 1.0f;  // a number over what the instruction takes its code for
 
 struct Code {  // becomes a number of float16
     uint8_t bits;
@@ -54,9 +53,9 @@ using ValueElement = Code;
 // --- four codes of a word ---
 
 // SIGNS of the codes that are not 0, whatever their signs are; and of NaN.
-DEVICE uint32_t nonzero_codes(uint32_t codes) { return ((codes & ~SIGNS) + 0x7f7f7f7fu) & SIGNS; }
+DEVICE uint32_t nonzero_codes(uint32_t codes) { return ((codes & SIZES) + SIZES) & SIGNS; }
 template <bool FNUZ> DEVICE uint32_t nan_codes(uint32_t codes) {
-    return FNUZ ? codes & SIGNS & ~nonzero_codes(codes) : ((codes & ~SIGNS) + 0x01010101u) & SIGNS;
+    return FNUZ ? codes & SIGNS & ~nonzero_codes(codes) : not_finite<FORMAT>(codes) & SIGNS;
 }
 
 // The codes of the numbers times 1, -1, 0 or NaN.
@@ -71,19 +70,17 @@ DEVICE uint32_t codes_times(uint32_t codes, float factor) {
     return FORMAT::FNUZ ? nan : nan - (nan >> 7);
 }
 
-// OCP codes as fnuz codes of half their numbers: -0 becomes 0, NaN fnuz's.
-template <int BYTES> DEVICE words<BYTES> mended(words<BYTES> codes) {
-    uint32_t nan = 0;
+// OCP codes as fnuz codes of half their numbers.
+template <int BYTES> DEVICE words<BYTES> as_fnuz(words<BYTES> codes) {
+    uint32_t found = 0;
     words<BYTES> fnuz;
     for (int i = 0; i < BYTES / 4; ++i) {
-        const uint32_t word = codes.w[i];
-        fnuz.w[i] = (word & ~SIGNS) | (word & nonzero_codes(word) & SIGNS);
-        nan |= nan_codes<false>(word);
+        fnuz.w[i] = finite_as_fnuz(codes.w[i]);
+        found |= not_finite<FORMAT>(codes.w[i]);
     }
-    if (__builtin_expect(nan != 0, false)) {
+    if (__builtin_expect((found & SIGNS) != 0, false)) {
         for (int i = 0; i < BYTES / 4; ++i) {
-            const uint32_t own = nan_codes<false>(codes.w[i]);
-            fnuz.w[i] = (fnuz.w[i] & ~(own - (own >> 7))) | own;
+            fnuz.w[i] = with_nan(fnuz.w[i], not_finite<FORMAT>(codes.w[i]));
         }
     }
     return fnuz;
@@ -127,7 +124,7 @@ template <> struct ElementTraits<Code> {
 template <> struct ElementTraits<CodePair> {
     static constexpr int NUMBERS = 2;
     template <int SIZE> static DEVICE words<SIZE> convert(words<SIZE> codes) {
-        return MENDED ? mended(codes) : codes;
+        return AS_FNUZ ? as_fnuz(codes) : codes;
     }
     template <int SIZE> static DEVICE words<SIZE> multiply(words<SIZE> codes, float factor) {
         return ElementTraits<Code>::multiply(codes, factor);
@@ -147,8 +144,8 @@ template <int ROWS, int COLUMNS> struct TransposedColumns<ValueCode, ROWS, COLUM
         for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
             rows.w[r] = loaded[r].w[0];
         }
-        if constexpr (MENDED) {
-            rows = mended(rows);
+        if constexpr (AS_FNUZ) {
+            rows = as_fnuz(rows);
         }
     }
     static DEVICE int offset(int column, int eight) {

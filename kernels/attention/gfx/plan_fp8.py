@@ -20,7 +20,7 @@ from portable.plan import Call, Plan
 
 _SOURCE = Path(__file__).resolve().parent / "fwd.hip"
 NATIVE_FORMATS = {
-    "gfx942": ("float8_e4m3fnuz", "float8_e4m3fn"),  # OCP's are mended for fnuz instructions
+    "gfx942": ("float8_e4m3fnuz", "float8_e4m3fn"),  # OCP's become fnuz
     "gfx950": ("float8_e4m3fn",),
     "gfx12": ("float8_e4m3fn",),
 }

@@ -14,7 +14,7 @@
 // what is not finite there; finite results have the same bits whatever the others are.
 #include "codes.h"
 #if AS_FNUZ
-#include "ocp_as_fnuz.h"
+#include "_lib/amdgcn/ocp_as_fnuz.h"
 #endif
 #include "matmul/gfx/raster.h"
 

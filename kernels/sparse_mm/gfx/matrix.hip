@@ -9,13 +9,13 @@
 // memory; SMFMAC's ABID names those of a product.
 //
 // Codes (sparse_scaled_mm): y = ((x @ w.T) * scale_x * scale_w) + bias, with a scale for each row of both. Where they are
-// multiplied as half_fnuz's, a NaN found in a row makes its scale NaN.
+// multiplied as fnuz codes, a NaN found in a row makes its scale NaN.
 //
 // -DELEMENT (products.h) -DRESULT: y's and bias' type. -DTILE_N -DTILE_M -DWAVES_N -DWAVES_M -DGROUP_N -DHAS_BIAS.
 // -DALIGNED=1: rows of x and of values begin and end at multiples of 16 bytes. -DMETA_UNIT: rows of metadata at these.
 #include "prelude.h"
 
-#include "_lib/amdgcn/half_fnuz.h"
+#include "_lib/amdgcn/ocp_as_fnuz.h"
 #include "matmul/tile.h"
 #include "products.h"
 
@@ -48,7 +48,7 @@ typedef words<CHUNK * sizeof(Element)> chunk_elements;  // in memory
 DEVICE words<16> decoded(words<8> codes) {
     words<16> numbers;
     for (int i = 0; i < 4; ++i)
-        numbers.w[i] = decode_pair<bf16, Minifloat<8, 3, 7, 0x7e, 0x7f, false>>(codes.w[i / 2] >> i % 2 * 16 & 0xffffu);
+        numbers.w[i] = decode_pair<bf16, E4m3>(codes.w[i / 2] >> i % 2 * 16 & 0xffffu);
     return numbers;
 }
 
@@ -59,7 +59,7 @@ template <int ROWS, int CHUNKS, int PITCH> struct Copy {
 
     const Element* from[COUNT];
     chunk_elements held[COUNT];
-    uint32_t found[COUNT] = {};  // half_fnuz's, of a row
+    uint32_t found[COUNT] = {};  // not_finite's, of a row
     int left;                    // elements of the row from the thread's chunk on
 
     static DEVICE int line(int i) { return thread_x() / CHUNKS + i * LINES; }
@@ -90,7 +90,10 @@ template <int ROWS, int CHUNKS, int PITCH> struct Copy {
             if constexpr (DECODED) {
                 store_words(at, decoded(held[i]));
             } else {
-                for (uint32_t& word : held[i].w) word = HALVED ? half_fnuz(word, found[i]) : word;
+                for (uint32_t& word : held[i].w) {
+                    if (AS_FNUZ) found[i] |= not_finite<E4m3>(word);
+                    if (AS_FNUZ) word = finite_as_fnuz(word);
+                }
                 store_words(at, held[i]);
             }
         }
@@ -98,7 +101,7 @@ template <int ROWS, int CHUNKS, int PITCH> struct Copy {
     // Of each row whether a NaN was found in it.
     DEVICE void store_found(int* to) const {
         for (int i = 0; i < COUNT; ++i) {
-            int any = found_nan(found[i]);
+            int any = (found[i] & SIGNS) != 0;
             for (int mask = 1; mask < CHUNKS; mask *= 2) any |= shuffle_xor(any, mask);
             if (thread_x() % CHUNKS == 0) to[line(i)] = any;
         }
@@ -210,7 +213,7 @@ void sparse_mm_matrix(const Element* x, int64_t x_row, const Element* values, co
                          x_tile + (col + lane_column()) * X_PITCH + group_of_lane() * (TILE_K / GROUPS * SIZE), places);
     }
     int* const found = reinterpret_cast<int*>(value_tile);  // NaN, of the tile's rows of the weight, then of x
-    if constexpr (HALVED) {
+    if constexpr (AS_FNUZ) {
         lds_barrier();
         value_copy.store_found(found);
         x_copy.store_found(found + TILE_N);
@@ -220,7 +223,7 @@ void sparse_mm_matrix(const Element* x, int64_t x_row, const Element* values, co
     for (int j = 0; CODES && j < COL_TILES; ++j) {
         const int at = col + j * 16 + lane_column();
         scale_m[j] = scale_x[min(tile.col + at, rows - 1) * scale_x_step];
-        if (HALVED && found[TILE_N + at]) scale_m[j] = __builtin_nanf("");
+        if (AS_FNUZ && found[TILE_N + at]) scale_m[j] = __builtin_nanf("");
     }
     for (int i = 0; i < ROW_TILES; ++i) {
         const int at = row + i * 16 + lane_part() * SUMS, n = tile.row + at;
@@ -228,14 +231,14 @@ void sparse_mm_matrix(const Element* x, int64_t x_row, const Element* values, co
         for (int e = 0; HAS_BIAS && e < SUMS; ++e) added[e] = n + e < columns ? to_float(bias[n + e]) : 0.0f;
         for (int e = 0; CODES && e < SUMS; ++e) {
             scale_n[e] = scale_w[min(n + e, columns - 1) * scale_w_step];
-            if (HALVED && found[at + e]) scale_n[e] = __builtin_nanf("");
+            if (AS_FNUZ && found[at + e]) scale_n[e] = __builtin_nanf("");
         }
         for (int j = 0; j < COL_TILES; ++j) {
             const int m = tile.col + col + j * 16 + lane_column();
             if (m >= rows) continue;
             float result[SUMS];
             for (int e = 0; e < SUMS; ++e) {
-                const float product = HALVED ? sum[i][j][e] * 4.0f : sum[i][j][e];
+                const float product = AS_FNUZ ? sum[i][j][e] * 4.0f : sum[i][j][e];
                 result[e] = CODES ? product * scale_m[j] * scale_n[e] : product;
                 if (HAS_BIAS) result[e] += added[e];
             }

@@ -5,7 +5,7 @@
 // WMMA; as A and B are alike, which k a lane has of these does not matter.
 //
 // -DELEMENT: bf16, f16, or uint8_t of codes of float8_e4m3fn. Those are multiplied as codes where the GPU has instructions
-// for them, on gfx942 as half_fnuz's; elsewhere as bfloat16 numbers, which have them all, from LDS on.
+// for them, on gfx942 as fnuz codes of half their numbers (ocp_as_fnuz.h); elsewhere as bfloat16 numbers, which have them all, from LDS on.
 #pragma once
 
 #include "attention/gfx/tiles.h"
@@ -13,10 +13,11 @@
 
 using Element = ELEMENT;
 constexpr bool CODES = sizeof(Element) == 1;
+using E4m3 = Minifloat<8, 3, 7, 0x7e, 0x7f, false>;
 #if defined(__gfx942__)
-constexpr bool HALVED = CODES;
+constexpr bool AS_FNUZ = CODES;
 #else
-constexpr bool HALVED = false;
+constexpr bool AS_FNUZ = false;
 #endif
 #if defined(__gfx942__) || defined(__gfx950__) || defined(__GFX12__)
 constexpr bool DECODED = false;

@@ -14,6 +14,7 @@ from .tools import chopped, right
 OP = "attention_fp8"
 TRITON = "attention/triton/fwd.py"
 HIP, CODES = "attention/gfx/fwd.hip", "attention/gfx/codes.h"
+FNUZ = "_lib/amdgcn/ocp_as_fnuz.h"
 
 
 def _right(*tensors, **params):
@@ -220,11 +221,11 @@ source(
 )
 source(
     *(OP, "mfma", "gfx942", "0x80 left to fnuz instructions"),
-    Edit(CODES, "(word & nonzero_codes(word) & SIGNS)", "(word & SIGNS)"),
+    Edit(FNUZ, "return (codes & sizes + SIZES) | sizes;", "return codes;"),
 )
 source(
     *(OP, "mfma", "gfx942", "OCP's NaN left to fnuz instructions"),
-    Edit(CODES, "nan |= nan_codes<false>(word);", ""),
+    Edit(CODES, "found |= not_finite<FORMAT>(codes.w[i]);", ""),
 )
 source(
     *(OP, "mfma", "gfx942", "the half of fnuz codes made up for once"),

@@ -179,7 +179,7 @@ source(
     *(BLOCKS, "mfma", "gfx942", "a block's sum kept for the next"),
     Edit(HIP, "part.clear();\n#endif", "#endif"),
 )
-FNUZ = "scaled_mm/gfx/ocp_as_fnuz.h"
+FNUZ = "_lib/amdgcn/ocp_as_fnuz.h"
 for op in (ROWS, BLOCKS):
     source(
         *(op, "mfma", "gfx942", "OCP's minus zero read as fnuz' NaN"),

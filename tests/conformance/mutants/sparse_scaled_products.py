@@ -12,7 +12,7 @@ OP = "sparse_scaled_mm"
 TRITON = "sparse_mm/triton_impl.py"
 MATRIX = "sparse_mm/gfx/matrix.hip"
 PRODUCTS = "sparse_mm/gfx/products.h"
-HALVED = "_lib/amdgcn/half_fnuz.h"
+FNUZ = "_lib/amdgcn/ocp_as_fnuz.h"
 
 
 def _with(name, change):
@@ -115,19 +115,19 @@ source(
 )
 source(
     *(OP, "smfmac", "gfx942", "-0 left as fnuz's NaN"),
-    Edit(HALVED, "return (codes & nonzero) | sizes;", "return codes;"),
+    Edit(FNUZ, "return (codes & sizes + SIZES) | sizes;", "return codes;"),
 )
 source(
     *(OP, "smfmac", "gfx942", "NaN multiplied as a number"),
-    Edit(HALVED, "found |= sizes + 0x01010101u;", "found |= 0;"),
+    Edit(MATRIX, "found[i] |= not_finite<E4m3>(word);", "found[i] |= 0;"),
 )
 source(
     *(OP, "smfmac", "gfx942", "NaN of the last chunk alone"),
-    Edit(HALVED, "found |= sizes + 0x01010101u;", "found = sizes + 0x01010101u;"),
+    Edit(MATRIX, "found[i] |= not_finite<E4m3>(word);", "found[i] = not_finite<E4m3>(word);"),
 )
 source(
     *(OP, "smfmac", "gfx942", "NaN of the lowest of four codes not found"),
-    Edit(HALVED, "found & 0x80808080u", "found & 0x80808000u"),
+    Edit(MATRIX, "(found[i] & SIGNS) != 0", "(found[i] & 0x80808000u) != 0"),
 )
 source(
     *(OP, "smfmac", "gfx942", "NaN of a thread's own chunk of a row alone"),
