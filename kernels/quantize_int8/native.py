@@ -20,7 +20,7 @@ from portable.layout import Rows, rows
 from portable.plan import Call, Launch, Plan, Rejected, Scalar
 
 ASYMMETRIC_VECTORS = 4
-"""Of a row with a zero point, vectors that a lane of NVIDIA's aims at: what each lane does once, two
+"""Of a row with a zero point in 8 bits, vectors that a lane of NVIDIA's aims at: what each lane does once, two
 reductions and two divisions, is then for 32 elements (8192x7168 in bfloat16 53.9 us with two, 44.8 with four;
 H200, 2026-11-28)."""
 _SOURCE = Path(__file__).parent / "rows.cu"
@@ -30,23 +30,14 @@ def _views(call: Call) -> dict[str, Rows]:
     return {name: rows(call[name]) for name in ("x", "q")}
 
 
-def symmetric(call: Call) -> Plan | Rejected:
-    """q and scale from x: one launch."""
-    return quantized_rows(call)
-
-
-def asymmetric(call: Call) -> Plan | Rejected:
-    """q, scale and zero point from x: one launch."""
-    return quantized_rows(call)
-
-
 def quantized_rows(call: Call, bits: int = 8) -> Plan | Rejected:
     """q, scale and, where the op has one, a zero point from x: one launch. Codes have 8 or 4 `bits`."""
     views, dtype = _views(call), call["x"].dtype
     first = views["x"]
     tensors = [(call["x"], first.stride), (call["q"], views["q"].stride * 8 // bits)]  # in elements of x
     most = held_chunks(call.device, dtype, 1, otherwise=4)
-    aimed = ASYMMETRIC_VECTORS if asymmetric and call.device.vendor == "cuda" else 2
+    asymmetric = call.has("zero_point")
+    aimed = ASYMMETRIC_VECTORS if asymmetric and bits == 8 and call.device.vendor == "cuda" else 2
     kind = row_class(call.device, dtype, first.length, tensors, most_chunks=most, aimed=aimed)
     if first.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{first.count} rows exceed the grid")
@@ -60,7 +51,7 @@ def quantized_rows(call: Call, bits: int = 8) -> Plan | Rejected:
     variant = "" if kind.resident else "_stream"
     defines = (
         ("PASS", "WHOLE"),
-        ("ASYMMETRIC", int(call.has("zero_point"))),
+        ("ASYMMETRIC", int(asymmetric)),
         *((("CODE_BITS", bits),) if bits != 8 else ()),
     )
     kernel = kind.kernel(_SOURCE, "quantize_integers", defines, variant)

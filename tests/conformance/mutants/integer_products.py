@@ -10,6 +10,7 @@ from .registry import Edit, adder, mutant, source
 from .tools import right
 
 TRITON, HIP, UNITS = "int_mm/triton_impl.py", "scaled_mm/gfx/scaled.hip", "scaled_mm/gfx/integers.h"
+PRODUCTS = "_lib/amdgcn/int8_products.h"
 named = adder("int8_scaled_mm")
 
 
@@ -270,7 +271,7 @@ source(
 )
 source(
     *("int_mm", "wmma", "gfx1100", "b's codes without signs"),
-    Edit(UNITS, "iu8_w32(true, __builtin", "iu8_w32(false, __builtin"),
+    Edit(PRODUCTS, "iu8_w32(true, __builtin", "iu8_w32(false, __builtin"),
 )
 source(
     *("int_mm", "wmma", "gfx1201", "the first 8 of 16 codes twice"),
@@ -278,7 +279,7 @@ source(
 )
 source(
     *("int_mm", "mfma", "gfx90a", "half of the products left out"),
-    Edit(UNITS, "i < HELD / 4; ++i) {", "i < HELD / 8; ++i) {"),
+    Edit(PRODUCTS, "i < BYTES / 4; ++i) {", "i < BYTES / 8; ++i) {"),
 )
 source(
     *("int8_scaled_mm", "mfma", "gfx942", "sums over k of one lane's codes"),
