@@ -161,7 +161,11 @@ source(
 )
 source(
     *(ROWS, "mfma", "gfx942", "k beyond the end read from the next line"),
-    Edit(HIP, "const int valid = K_MAJOR ? left - k_of(i) :", "const int valid = K_MAJOR ? 16 :"),
+    Edit(
+        "scaled_mm/gfx/code_tile.h",
+        "const int valid = K_MAJOR ? left - k_of(i) :",
+        "const int valid = K_MAJOR ? 16 :",
+    ),
 )
 source(
     *(ROWS, "mfma", "gfx950", "codes of e5m2 multiplied as e4m3fn"),
