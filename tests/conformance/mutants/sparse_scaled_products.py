@@ -167,7 +167,7 @@ source(
 )
 source(
     *(OP, "wmma", "gfx1100", "codes decoded as those of e4m3fnuz"),
-    Edit(MATRIX, "decode_pair<bf16, E4m3>", "decode_pair<bf16, Minifloat<8, 3, 8, 0x7f, 0x80, true>>"),
+    Edit(MATRIX, "pair<bf16, E4m3>", "pair<bf16, Minifloat<8, 3, 8, 0x7f, 0x80, true>>"),
 )
 for _impl, _arch in (("smfmac", "gfx942"), ("mfma", "gfx950")):
     source(
