@@ -20,9 +20,9 @@ from portable.layout import Rows, rows
 from portable.plan import Call, Launch, Plan, Rejected, Scalar
 
 ASYMMETRIC_VECTORS = 4
-"""Of a row with a zero point in 8 bits, vectors that a lane of NVIDIA's aims at: what each lane does once, two
-reductions and two divisions, is then for 32 elements (8192x7168 in bfloat16 53.9 us with two, 44.8 with four;
-H200, 2026-11-28)."""
+"""Of a row with a zero point in 8 bits, vectors that a lane of NVIDIA's aims at: what each lane does once,
+two reductions and two divisions, is then for 32 elements (8192x7168 in bfloat16 53.9 us with two, 44.8 with
+four; H200, 2026-11-28)."""
 _SOURCE = Path(__file__).parent / "rows.cu"
 
 
