@@ -81,6 +81,12 @@ def test_the_h100_s_row_is_the_record_s():
     assert record.conforming(found) and found["header"]["dirty"] is False
     (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if "| NVIDIA H100" in line)
     assert f"{record.tally(found)}: " in row
+    part = record.read(ROOT / "conformance/results/h100/core-part.json.gz")
+    assert not part["header"]["complete"] and part["header"]["dirty"] is False
+    assert {each["state"] for each in part["results"]} == {"Pass", "NotSupported"}
+    commit, count = part["header"]["commit"][:7], f"{len(part['results']):,}"
+    stopped = f"of {commit}, stopped by a time limit at {count} of 84,170 results"
+    assert f"{stopped}: {record.tally(part)} (`core-part.json.gz`)" in row
 
 
 LOW_PRECISION = {
@@ -101,7 +107,7 @@ def test_the_readme_s_products_of_8_bits_are_those_of_the_record(op):
     assert row.split("|")[2:4] == [f" {mean:.2f} " for mean in means]
 
 
-TRAINING = "models-llama-train-parts"
+TRAINING = "models-llama-train-2"
 MODEL_ROWS = {
     "the Llama shape, training step": (TRAINING, "train"),
     "Llama 3 8B, training step": ("models-llama-3-8b", "train"),
