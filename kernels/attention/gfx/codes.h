@@ -54,8 +54,12 @@ using ValueElement = Code;
 
 // SIGNS of the codes that are not 0, whatever their signs are; and of NaN.
 DEVICE uint32_t nonzero_codes(uint32_t codes) { return ((codes & SIZES) + SIZES) & SIGNS; }
-template <bool FNUZ> DEVICE uint32_t nan_codes(uint32_t codes) {
-    return FNUZ ? codes & SIGNS & ~nonzero_codes(codes) : not_finite<FORMAT>(codes) & SIGNS;
+template <class Format> DEVICE uint32_t nan_codes(uint32_t codes) {
+    if constexpr (Format::FNUZ) {
+        return codes & SIGNS & ~nonzero_codes(codes);
+    } else {
+        return not_finite<Format>(codes) & SIGNS;
+    }
 }
 
 // The codes of the numbers times 1, -1, 0 or NaN.
@@ -66,21 +70,21 @@ DEVICE uint32_t codes_times(uint32_t codes, float factor) {
     if (factor == -1.0f) {
         return codes ^ (FORMAT::FNUZ ? nonzero_codes(codes) : SIGNS);
     }
-    const uint32_t nan = factor == 0.0f ? nan_codes<FORMAT::FNUZ>(codes) : SIGNS;
+    const uint32_t nan = factor == 0.0f ? nan_codes<FORMAT>(codes) : SIGNS;
     return FORMAT::FNUZ ? nan : nan - (nan >> 7);
 }
 
 // OCP codes as fnuz codes of half their numbers.
-template <int BYTES> DEVICE words<BYTES> as_fnuz(words<BYTES> codes) {
+template <class Format, int BYTES> DEVICE words<BYTES> as_fnuz(words<BYTES> codes) {
     uint32_t found = 0;
     words<BYTES> fnuz;
     for (int i = 0; i < BYTES / 4; ++i) {
         fnuz.w[i] = finite_as_fnuz(codes.w[i]);
-        found |= not_finite<FORMAT>(codes.w[i]);
+        found |= not_finite<Format>(codes.w[i]);
     }
     if (__builtin_expect((found & SIGNS) != 0, false)) {
         for (int i = 0; i < BYTES / 4; ++i) {
-            fnuz.w[i] = with_nan(fnuz.w[i], not_finite<FORMAT>(codes.w[i]));
+            fnuz.w[i] = with_nan(fnuz.w[i], not_finite<Format>(codes.w[i]));
         }
     }
     return fnuz;
@@ -124,7 +128,11 @@ template <> struct ElementTraits<Code> {
 template <> struct ElementTraits<CodePair> {
     static constexpr int NUMBERS = 2;
     template <int SIZE> static DEVICE words<SIZE> convert(words<SIZE> codes) {
-        return AS_FNUZ ? as_fnuz(codes) : codes;
+        if constexpr (AS_FNUZ) {
+            return as_fnuz<FORMAT>(codes);
+        } else {
+            return codes;
+        }
     }
     template <int SIZE> static DEVICE words<SIZE> multiply(words<SIZE> codes, float factor) {
         return ElementTraits<Code>::multiply(codes, factor);
@@ -145,7 +153,7 @@ template <int ROWS, int COLUMNS> struct TransposedColumns<ValueCode, ROWS, COLUM
             rows.w[r] = loaded[r].w[0];
         }
         if constexpr (AS_FNUZ) {
-            rows = as_fnuz(rows);
+            rows = as_fnuz<FORMAT>(rows);
         }
     }
     static DEVICE int offset(int column, int eight) {

@@ -225,7 +225,7 @@ source(
 )
 source(
     *(OP, "mfma", "gfx942", "OCP's NaN left to fnuz instructions"),
-    Edit(CODES, "found |= not_finite<FORMAT>(codes.w[i]);", ""),
+    Edit(CODES, "found |= not_finite<Format>(codes.w[i]);", ""),
 )
 source(
     *(OP, "mfma", "gfx942", "the half of fnuz codes made up for once"),
