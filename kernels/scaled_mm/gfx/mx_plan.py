@@ -5,14 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from portable import dtypes
 from portable.kernels._lib.minifloat import format_type
 from portable.kernels.matmul.launch_args import ceil
 from portable.kernels.matmul.problem import Problem
 from portable.kernels.scaled_mm.fp4.reference import FP4
-from portable.kernels.scaled_mm.gfx.plan import LARGE, MAX_EXTENT, MAX_TILES, aligned, tile
-from portable.kernels.scaled_mm.problem import from_call, in_words, pointer
-from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
+from portable.kernels.scaled_mm.gfx.plan import (
+    LARGE,
+    MAX_EXTENT,
+    MAX_TILES,
+    aligned,
+    product_args,
+    product_defines,
+    tile,
+)
+from portable.kernels.scaled_mm.problem import from_call, in_words
+from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 
 _SOURCE = Path(__file__).with_name("mx.hip")
 HUGE = (256, 256)
@@ -53,7 +60,7 @@ def nvfp4(call: Call) -> Plan | Rejected:
 def _plan(call: Call, kind: _Format) -> Plan | Rejected:
     problem, device = from_call(call, blocked=False), call.device
     product = problem.product
-    a, b, c = product.a, product.b, product.c
+    a, b = product.a, product.b
     if None in (a.unit_stride, b.unit_stride):
         return Rejected("an operand has no unit stride")
     if max(product.M, product.N, product.K) > MAX_EXTENT:
@@ -81,36 +88,19 @@ def _plan(call: Call, kind: _Format) -> Plan | Rejected:
             ("B_FORMAT", format_type(formats[1])),
             *_own(call, kind, formats, scaled_mfma),
             ("WHOLE", int(bool(kind.whole))),
-            ("R", dtypes.of(c.dtype).c),
-            ("ALIGNED", int(device.warp_size == 64 and aligned(product))),
-            ("A_K_MAJOR", int(a.unit_stride == "col")),
-            ("B_K_MAJOR", int(b.unit_stride == "row")),
-            ("TILE_M", tile_m),
-            ("TILE_N", tile_n),
+            *product_defines(product, device, chosen),
             ("WAVES_M", waves_m),
             ("WAVES_N", waves_n),
-            ("DIES", 8 if device.arch in ("gfx942", "gfx950") else 1),
-            ("HAS_BIAS", int(product.bias is not None)),
         ),
     )
-    integers = {"M": product.M, "N": product.N, "K": product.K, "tiles_m": tiles_m, "tiles_n": tiles_n}
-    strides = {
-        "a_leading": a.leading,
-        "b_leading": b.leading,
-        "c_row": c.row,
-        "c_col": c.col,
+    scales = {
         "scale_a_row": problem.scale_a.outer,
         "scale_a_k": problem.scale_a.inner,
         "scale_b_col": problem.scale_b.outer,
         "scale_b_k": problem.scale_b.inner,
     }
-    args: tuple[tuple[str, Argument], ...] = (
-        ("a", Pointer(a.tensor)),
-        ("b", Pointer(b.tensor)),
-        *((name, pointer(call, name)) for name in ("scale_a", "scale_b", "bias")),
-        ("c", Pointer(c.tensor)),
-        *((name, Scalar("i32", value)) for name, value in integers.items()),
-        *((name, Scalar("i64", value)) for name, value in strides.items()),
+    args = (
+        *product_args(call, product, (tiles_m, tiles_n), scales),
         *((name, Pointer(name)) for name in kind.whole),
     )
     return Plan((Launch(kernel, (tiles_m * tiles_n, 1, 1), args),))

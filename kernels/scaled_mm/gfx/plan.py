@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from portable import dtypes
@@ -83,8 +84,8 @@ def one_launch(
 ) -> Plan | Rejected:
     """Of operands in 8 bits. `defines` say what they are and what follows the sums; `more` are the kernel's
     last arguments."""
-    a, b, c, device = product.a, product.b, product.c, call.device
-    if None in (a.unit_stride, b.unit_stride):
+    device = call.device
+    if None in (product.a.unit_stride, product.b.unit_stride):
         return Rejected("an operand has no unit stride")
     if max(product.M, product.N, product.K) > MAX_EXTENT:
         return Rejected(f"M, N and K must be at most {MAX_EXTENT}")
@@ -98,31 +99,41 @@ def one_launch(
         _WAVES * device.warp_size,
         defines=(
             *defines,
-            ("R", dtypes.of(c.dtype).c),
-            ("ALIGNED", int(device.warp_size == 64 and aligned(product))),
-            ("A_K_MAJOR", int(a.unit_stride == "col")),
-            ("B_K_MAJOR", int(b.unit_stride == "row")),
-            ("TILE_M", tile_m),
-            ("TILE_N", tile_n),
-            ("DIES", 8 if device.arch in ("gfx942", "gfx950") else 1),
-            ("HAS_BIAS", int(product.bias is not None)),
+            *product_defines(product, device, (tile_m, tile_n)),
         ),
     )
-    integers = {"M": product.M, "N": product.N, "K": product.K, "tiles_m": tiles_m, "tiles_n": tiles_n}
-    strides = {
-        "a_leading": a.leading,
-        "b_leading": b.leading,
-        "c_row": c.row,
-        "c_col": c.col,
-        **scale_strides(call),
-    }
-    args: tuple[tuple[str, Argument], ...] = (
+    args = (*product_args(call, product, (tiles_m, tiles_n), scale_strides(call)), *more)
+    return Plan((Launch(kernel, (tiles_m * tiles_n, 1, 1), args),))
+
+
+def product_defines(
+    product: Problem, device: Device, tile: tuple[int, int]
+) -> tuple[tuple[str, int | str], ...]:
+    """What a product of codes is to a kernel with code_tile.h: its layouts, its result, its `tile`."""
+    return (
+        ("R", dtypes.of(product.c.dtype).c),
+        ("ALIGNED", int(device.warp_size == 64 and aligned(product))),
+        ("A_K_MAJOR", int(product.a.unit_stride == "col")),
+        ("B_K_MAJOR", int(product.b.unit_stride == "row")),
+        ("TILE_M", tile[0]),
+        ("TILE_N", tile[1]),
+        ("DIES", 8 if device.arch in ("gfx942", "gfx950") else 1),
+        ("HAS_BIAS", int(product.bias is not None)),
+    )
+
+
+def product_args(
+    call: Call, product: Problem, tiles: tuple[int, int], scales: Mapping[str, int]
+) -> tuple[tuple[str, Argument], ...]:
+    """The arguments of such a kernel, of so many `tiles`; `scales`: the strides of both scales."""
+    a, b, c = product.a, product.b, product.c
+    integers = {"M": product.M, "N": product.N, "K": product.K, "tiles_m": tiles[0], "tiles_n": tiles[1]}
+    strides = {"a_leading": a.leading, "b_leading": b.leading, "c_row": c.row, "c_col": c.col, **scales}
+    return (
         ("a", Pointer(a.tensor)),
         ("b", Pointer(b.tensor)),
         *((name, pointer(call, name)) for name in ("scale_a", "scale_b", "bias")),
         ("c", Pointer(c.tensor)),
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         *((name, Scalar("i64", value)) for name, value in strides.items()),
-        *more,
     )
-    return Plan((Launch(kernel, (tiles_m * tiles_n, 1, 1), args),))
