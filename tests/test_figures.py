@@ -267,7 +267,8 @@ def test_the_other_ops_conform_on_emulated_gpus(arch):
     assert {op_of(each["case"]) for each in found["results"]} >= {
         op
         for op in registry.public_ops()
-        if not op.startswith("attention") and op not in {*IN_FP8, *chain(*LOW_PRECISION_ON_AMD.values())}
+        if not op.startswith("attention")
+        and op not in {*IN_FP8, *QUANTISED_PRODUCTS, *chain(*LOW_PRECISION_ON_AMD.values())}
     }
     (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if f"({arch})" in line)
     assert f"emulated: {record.tally(found)}" in row
@@ -286,10 +287,28 @@ LOW_PRECISION_ON_AMD = {
         *("quantize_int4", "quantize_int4_asymmetric", "int4_mm"),
         *("dequantize_mx", "dequantize_mxfp4", "dequantize_nvfp4"),
     ),
-    "core-8-bits": ("attention_fp8", "int8_int4_mm", "sparse_scaled_mm"),
     "core-rope-qkv": ("rope_qkv", "rope_qkv_backward"),
 }
 """By record, of the emulated gfx942 alone."""
+QUANTISED_PRODUCTS = (
+    *("attention_fp8", "int4_mm", "int8_int4_mm", "sparse_mm", "sparse_scaled_mm"),
+    *("scaled_mm", "scaled_mm_block", "scaled_mm_mx", "scaled_mm_mxfp4", "scaled_mm_nvfp4"),
+    *("quantize_int4", "quantize_int4_asymmetric"),
+)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_products_of_quantised_operands_conform_on_emulated_gpus(arch):
+    found = record.read(ROOT / f"conformance/results/emulated-{arch}/core-quantised-products.json.gz")
+    head = found["header"]
+    assert head["emulated"] and head["arch"] == arch and head["complete"] and not head["dirty"]
+    assert record.conforming(found) and head["tier"] == "core" and head["fraction"] == [1, 1]
+    judged = {(op_of(each["case"]), each["impl"]) for each in found["results"] if each["state"] == "Pass"}
+    assert {op for op, _ in judged} == set(QUANTISED_PRODUCTS)
+    languages = {op: {impl for of, impl in judged if of == op} for op in QUANTISED_PRODUCTS}
+    assert all("triton" in each and len(each - {"triton", "torch"}) > 0 for each in languages.values())
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert "`core-quantised-products`" in readme and f"on {arch} {record.tally(found)}" in readme
 
 
 @pytest.mark.parametrize("name", LOW_PRECISION_ON_AMD)
