@@ -61,6 +61,18 @@ def test_what_cannot_be_called_is_not_killed():
     assert {each.id for each in catalogue.every() if not each.arch} >= catalogue.CRASHES
 
 
+def test_an_op_that_imports_from_another_s_folder_gets_the_changed_module():
+    """Imported before, the right module stayed an attribute of its package, and the mutant was never run."""
+    entry = "portable.kernels.quantize_fp8.triton_impl"
+    right = importlib.import_module(entry)
+    changed = "silu_and_mul_quant_1x128: triton on gfx942: up is gate"
+    with hunt.in_place(next(each for each in catalogue.every() if each.id == changed)):
+        user = importlib.import_module("portable.kernels.silu_and_mul_quant.triton_impl")
+        assert user.quantize_fp8 is not right and "mutant-" in user.quantize_fp8.__file__
+    package = importlib.import_module("portable.kernels.quantize_fp8")
+    assert package.triton_impl is right and importlib.import_module(entry) is right
+
+
 def test_every_change_still_applies():
     """The sample runs few of the changed sources; a kernel that was rewritten must take its mutants along."""
     kernels = Path(__file__).resolve().parents[2] / "kernels"

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -177,19 +178,25 @@ def _imported_from(folder: Path, op: str) -> Iterator[None]:
     package = importlib.import_module(f"portable.kernels.{op}")
     prefix, path = f"{package.__name__}.", package.__path__
     right_ones = {name: module for name, module in sys.modules.items() if name.startswith(prefix)}
-    for name in right_ones:
-        del sys.modules[name]
+    _forget(package)
     package.__path__ = [str(folder / op)]
     try:
         yield
     finally:
         package.__path__ = path
-        for name in [name for name in sys.modules if name.startswith(prefix)]:
-            del sys.modules[name]
+        _forget(package)
         sys.modules.update(right_ones)
         for name, module in right_ones.items():
             if "." not in name.removeprefix(prefix):
                 setattr(package, name.removeprefix(prefix), module)
+
+
+def _forget(package: ModuleType) -> None:
+    """The package's modules are imported anew: `from package import module` asks its attributes first."""
+    prefix = f"{package.__name__}."
+    for name in [name for name in sys.modules if name.startswith(prefix)]:
+        del sys.modules[name]
+        vars(package).pop(name.removeprefix(prefix), None)
 
 
 def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> None:
