@@ -55,9 +55,9 @@ class Kill:
 
     @property
     def killed(self) -> bool:
-        """Not by the compiler, nor, in Python, by an error that is not the fault: what does not compile, or
-        cannot be called, says nothing of the suite."""
-        if self.state == "Crash" and not self.mutant.arch:
+        """Not by the compiler, nor by an error that is neither the fault nor the emulated GPU's: what does not
+        compile, or cannot be called, says nothing of the suite."""
+        if self.state == "Crash" and not (self.mutant.arch and self.message.startswith("KernelFault:")):
             return self.mutant.id in catalogue.CRASHES
         return self.state not in ("survived", "QualityWarning", "CompileError")
 
@@ -217,7 +217,9 @@ def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> No
     real_build = build._build_native
 
     def build_native(kernel: Any, backend: Any, device: Any) -> Any:
-        source = folder / kernel.source.resolve().relative_to(KERNELS)
+        source = kernel.source.resolve()  # a changed plan names its own copy
+        if source.is_relative_to(KERNELS):
+            source = folder / source.relative_to(KERNELS)
         return real_build(dataclasses.replace(kernel, source=source), backend, device)
 
     def include_folders(source: Path, backend: Any) -> tuple[Path, ...]:
