@@ -55,8 +55,8 @@ class Kill:
 
     @property
     def killed(self) -> bool:
-        """Not by the compiler, nor by an error that is neither the fault nor the emulated GPU's: what does not
-        compile, or cannot be called, says nothing of the suite."""
+        """Not by the compiler, nor by an error that is neither the fault nor the emulated GPU's: what does
+        not compile, or cannot be called, says nothing of the suite."""
         if self.state == "Crash" and not (self.mutant.arch and self.message.startswith("KernelFault:")):
             return self.mutant.id in catalogue.CRASHES
         return self.state not in ("survived", "QualityWarning", "CompileError")
