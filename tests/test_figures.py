@@ -297,7 +297,7 @@ QUANTISED_PRODUCTS = (
 )
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "gfx1201"])
 def test_products_of_quantised_operands_conform_on_emulated_gpus(arch):
     found = record.read(ROOT / f"conformance/results/emulated-{arch}/core-quantised-products.json.gz")
     head = found["header"]
